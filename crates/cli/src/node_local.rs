@@ -33,11 +33,10 @@ pub fn local(args: NodeLocalArgs, json: bool, reporter: &Arc<Reporter>) -> Resul
     let env = Environment::observed(reporter.clone());
     let pool = outlive_pool::open_to_take_a_seat(&args.pool, env)?;
     let dir = outlive_registry::parse(&args.data.to_string_lossy())?.absolute();
-    if dir.as_directory().is_none() {
+    let Some(data) = dir.as_directory().map(Path::to_owned) else {
         return Err(Error::invalid(format!("{dir} is not a directory of this host")));
-    }
+    };
     let mut signals = Interrupts::begin()?;
-    let data = dir.as_directory().unwrap_or(Path::new(".")).to_owned();
     fs::create_dir_all(&data).map_err(|error| Error::io("making", &data, &error))?;
     let how = node_options(vec![dir], args.listen, &args.how)?;
     // Standard error is the command's.

@@ -174,7 +174,9 @@ impl Keeper {
             }
             let is_old = |at: Instant| now.saturating_duration_since(at) > give_up / 2;
             if silent < give_up * PATIENCE && missing.needed.is_none_or(|(_, at)| is_old(at)) {
-                missing.needed = Some((pool.needed_of(seat.id, &Uses)?.is_some(), now));
+                // Where it cannot be known, as without the slow tier, it may be needed.
+                let is_needed = pool.needed_of(seat.id, &Uses).map_or(true, |why| why.is_some());
+                missing.needed = Some((is_needed, now));
             }
             let is_needed = missing.needed.is_some_and(|(is_needed, _)| is_needed);
             if !is_needed || silent >= give_up * PATIENCE {
@@ -220,6 +222,7 @@ impl Shared {
             self.take(&seats)?;
             seats = self.pool.seats()?;
         }
+        *self.state.lock() = self.see(&seats);
         let own = self.own(&seats).filter(|own| own.state == SeatState::Taken).map(|own| own.id);
         // Another host may not reach this one, and sees that it is alive all the same.
         let is_due = keeper.signed.is_none_or(|at| at.elapsed() >= self.give_up / SIGNS);
@@ -238,8 +241,8 @@ impl Shared {
             gone.filter_map(|seat| seat.location.rsplit('/').next())
                 .for_each(|folder| self.pool.forget_sign(folder));
             seats = self.pool.seats()?;
+            *self.state.lock() = self.see(&seats);
         }
-        *self.state.lock() = self.see(&seats);
         vacated?;
         // A host was given up by a process that did not finish that. It may have to wait for others.
         if seats.iter().any(|seat| seat.is_unsettled) {
