@@ -6,7 +6,9 @@ the same with outlive, on:
 
 - eight loop devices, throttled alike, as the targets of one pool;
 - one such device ("central server");
-- a disk with one arm, which loses time when many ranks write at once.
+- a disk with one arm, which loses time when many ranks write at once;
+- four storage nodes with a throttled device each. Nodes and four machines of the ranks are network
+  namespaces on one bridge. Their devices together carry half of what the path carried without limits.
 
 The program is a heat solver under MPI; HPL runs beside it.
 
@@ -19,6 +21,8 @@ DIR/striped.json has the measurements; --docs writes pictures and a page from th
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import shutil
 import signal
@@ -29,6 +33,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from staging import hosts
+from staging.main import Cluster, set_limits
 from striped import devices, report, runs
 
 RANKS = 16
@@ -43,6 +49,11 @@ SHORT_TIMES = 2
 ARM_SPEED = 2
 SEEK_MS = 12.0
 ARM_SIDES = (2000, 4000)
+NODES = 4
+RANK_HOSTS = 4
+# Size by which the rate of the path is measured.
+PATH_SIDE = 4000
+HOST_SIDES = (1000, 3000, 5000)
 # One device is slow.
 CENTRAL_SIDES = (1000, 3000, 5000)
 
@@ -55,7 +66,7 @@ class Bench:
         self.folder, self.args = folder, args
         self.rounds = args.rounds
         self.bytes_per_s = int(args.mbps * 1e6)
-        self.load, self.outlive = runs.build(folder, RANKS, args.prefix)
+        self.load, self.outlive = runs.build(folder, args.prefix)
         self.path = args.dir / "striped.json"
         self.found: dict[str, Any] = {"mbps": args.mbps, "ranks": RANKS, "hpl": args.hpl}
         if args.only and self.path.exists():
@@ -90,16 +101,45 @@ class Bench:
             "barrier_s": median(line["barrier_s"] for line in lines),
         }
 
-    def schedules(self, name: str, targets: Sequence[Path], sides: Sequence[int]) -> None:
-        """Measures every schedule at every size."""
+    def schedules(self, name: str, make_pool: Callable[[], Path], sides: Sequence[int]) -> None:
+        """Measures every schedule at every size, each on a new pool."""
         for rows in sides:
             bound_s = 8 * rows**2 / report.bound_of(self.found, name)
             rounds = self.rounds * (SHORT_TIMES if bound_s < SHORT_S else 1)
             with runs.hpl_beside(rows, self.args.hpl):
                 for schedule in (*FIXED, "adaptive"):
                     learning = LEARNING if schedule == "adaptive" else 0
-                    saved = self.saves(self.pool(targets), rows, schedule, rounds, learning)
+                    saved = self.saves(make_pool(), rows, schedule, rounds, learning)
                     self.keep("schedules", {"on": name, "rows": rows, "by": schedule, **saved})
+
+    def on_hosts(self, sides: Sequence[int]) -> None:
+        """Measures every schedule with ranks and storage nodes on hosts of their own."""
+        with contextlib.ExitStack() as undo:
+            # Without a limit at first.
+            disks = undo.enter_context(devices.throttled(self.folder, NODES, 0))
+            machines = undo.enter_context(hosts.network(NODES + RANK_HOSTS))
+            cluster = Cluster(self.folder, machines[:NODES], machines[NODES:])
+            undo.callback(cluster.stop)
+            cluster.start_nodes(disks, "64MiB")
+            ranks = machines[NODES:]
+            here, self.load = self.load, runs.on_hosts(self.load, ranks, self.folder, RANKS // RANK_HOSTS)
+            undo.callback(setattr, self, "load", here)
+            pools = itertools.count()
+
+            def make_pool() -> Path:
+                number = next(pools)
+                shutil.rmtree(self.folder / f"pool{number - 1}", ignore_errors=True)
+                for disk in disks:
+                    shutil.rmtree(disk / "node" / f"pool{number - 1}", ignore_errors=True)
+                return cluster.make_pool(f"pool{number}")
+
+            carried = self.saves(make_pool(), PATH_SIDE, "coordinated", self.rounds)
+            path = carried["bytes"] / carried["seconds"]
+            limit = int(path / 2 / NODES)
+            set_limits(disks, limit)
+            bound = devices.bound(disks, 3, limit)
+            self.keep("bounds", {"on": "hosts", "bytes_per_s": bound, "path_bytes_per_s": path})
+            self.schedules("hosts", make_pool, sides)
 
     def forget(self, part: str) -> None:
         """Drops the measurements of a part, which will be measured again."""
@@ -160,7 +200,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         help="measure this part again, and keep the others that DIR/striped.json has",
-        choices=["pool", "central", "arm", "large", "rollback"],
+        choices=["pool", "central", "arm", "hosts", "large", "rollback"],
     )
     parser.add_argument("--prefix", type=Path, help="where `make install` has put outlive")
     parser.add_argument("--docs", type=Path, help="folder to write striped.md and pictures to")
@@ -181,19 +221,23 @@ def main() -> None:
                 bound = devices.bound(some, 3, bench.bytes_per_s)
                 bench.keep("bounds", {"on": name, "bytes_per_s": bound})
             if wanted("pool"):
-                bench.schedules("pool", targets, sides)
+                bench.schedules("pool", lambda: bench.pool(targets), sides)
             if wanted("large"):
                 bench.large(targets, (8 if args.quick else 64) << 20)
             if wanted("rollback"):
                 bench.rollback(targets, (4 if args.quick else 16) << 20)
             if wanted("central"):
-                bench.schedules("central", targets[:1], sides if args.quick else CENTRAL_SIDES)
+                some_sides = sides if args.quick else CENTRAL_SIDES
+                bench.schedules("central", lambda: bench.pool(targets[:1]), some_sides)
         if wanted("arm"):
             bytes_per_s = ARM_SPEED * bench.bytes_per_s
             with devices.one_arm(folder, bytes_per_s, SEEK_MS) as target:
                 bound = devices.bound([target], 3, bytes_per_s)
                 bench.keep("bounds", {"on": "arm", "bytes_per_s": bound})
-                bench.schedules("arm", [target], sides if args.quick else ARM_SIDES)
+                some_sides = sides if args.quick else ARM_SIDES
+                bench.schedules("arm", lambda: bench.pool([target]), some_sides)
+        if wanted("hosts"):
+            bench.on_hosts(sides if args.quick else HOST_SIDES)
     for line in report.verdict(bench.found):
         print(line)
     if args.docs:

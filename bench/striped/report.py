@@ -14,8 +14,14 @@ PLACES = {
     "central": "one device",
     "pool": "pool",
     "arm": "arm",
+    "hosts": "nodes",
 }
-FIGURES = {"central": "Central server", "pool": "Pool of eight devices", "arm": "Disk with an arm"}
+FIGURES = {
+    "central": "Central server",
+    "pool": "Pool of eight devices",
+    "arm": "Disk with an arm",
+    "hosts": "Four storage nodes",
+}
 BOUND = "device bound"
 
 

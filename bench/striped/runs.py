@@ -10,12 +10,13 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import hpl
+from staging.hosts import Host
 from striped.devices import HERE, command
 
 ROOT = HERE.parent.parent
@@ -31,15 +32,23 @@ PATIENCE_S = 1800
 
 @dataclass(frozen=True)
 class Load:
-    """The program that is saved: its ranks, and its command."""
+    """The program that is saved, and how it starts.
 
-    ranks: int
+    Attributes:
+        program: Path of the program.
+        libraries: Folder of outlive's library.
+        before: Words before `mpirun`, as to start it on another host.
+        mpirun: `mpirun` itself, and its options.
+    """
+
     program: Path
     libraries: Path
+    before: tuple[str, ...] = ()
+    mpirun: tuple[str, ...] = ("mpirun",)
 
     def run(self, ranks: int, *words: object) -> list[dict[str, Any]]:
         """Runs it, and returns the measurements of each of its saves, or of its restore."""
-        call = ["mpirun", "-n", str(ranks), str(self.program), *map(str, words)]
+        call = [*self.before, *self.mpirun, "-n", str(ranks), str(self.program), *map(str, words)]
         env = {**os.environ, **MPI, "LD_LIBRARY_PATH": str(self.libraries)}
         done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
         if done.returncode != 0:
@@ -47,7 +56,43 @@ class Load:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def build(folder: Path, ranks: int, prefix: Path | None) -> tuple[Load, Path]:
+def on_hosts(load: Load, hosts: Sequence[Host], folder: Path, ranks: int) -> Load:
+    """Returns the load as `mpirun` on the first host starts it, with these ranks on each of them."""
+    agent = folder / "start-on-host"
+    names = "\n".join(f"{host.address}) name={host.name} ;;" for host in hosts)
+    agent.write_text(
+        # Each host gets a name of its own, or Open MPI takes all of them for one.
+        f"""#!/bin/sh
+case "$1" in
+{names}
+*) echo "no host $1" >&2; exit 1 ;;
+esac
+shift
+exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0" && eval "$*"' "$name" "$@"
+"""
+    )
+    agent.chmod(0o755)
+    network = f"{hosts[0].address.rpartition('.')[0]}.0/24"
+    settings = {
+        "plm_rsh_agent": str(agent), "oob_tcp_if_include": network, "btl": "self,tcp",
+        "btl_tcp_if_include": network,
+    }  # fmt: skip
+    words = [word for name, value in settings.items() for word in ("--mca", name, value)]
+    places = ",".join(f"{host.address}:{ranks}" for host in hosts)
+    exported = [word for name in ("LD_LIBRARY_PATH", *MPI) for word in ("-x", name)]
+    return replace(
+        load,
+        before=tuple(hosts[0].words("unshare", "--uts", "sh", "-c", 'hostname head && exec "$@"', "")),
+        mpirun=("mpirun", "--prefix", mpi_prefix(), *words, *exported, "--host", places),
+    )
+
+
+def mpi_prefix() -> str:
+    """Returns the folder below which Open MPI is installed."""
+    return str(Path(command("sh", "-c", "readlink -f $(command -v mpirun)")).parent.parent)
+
+
+def build(folder: Path, prefix: Path | None) -> tuple[Load, Path]:
     """Installs outlive, unless it is, and builds the load; returns the path of the command, too."""
     program = folder / "plate"
     if prefix is None:
@@ -57,7 +102,7 @@ def build(folder: Path, ranks: int, prefix: Path | None) -> tuple[Load, Path]:
     flags = ["pkg-config", "--cflags", "--libs", "outlive"]
     found = subprocess.run(flags, env=paths, check=True, capture_output=True, text=True)
     command("mpicc", "-std=c99", "-O2", HERE / "plate.c", "-o", program, *found.stdout.split())
-    return Load(ranks, program, prefix / "lib"), prefix / "bin/outlive"
+    return Load(program, prefix / "lib"), prefix / "bin/outlive"
 
 
 @contextlib.contextmanager

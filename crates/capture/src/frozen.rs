@@ -314,6 +314,9 @@ impl Drop for FrozenMemory {
         if spare.packed.capacity() as u64 > self.freeze_bytes_max {
             spare.packed = Vec::new();
         }
+        if self.is_committed.load(Ordering::Acquire) {
+            spare.arena.warm();
+        }
         self.tracker.keep(spare);
         self.tracker.keep_ahead(self.ahead.take());
         if self.is_committed.load(Ordering::Acquire) {

@@ -1,7 +1,7 @@
 //! The freeze: finds the changes, copies as much as fits, leaves the rest live.
 
 use crate::ahead::Ahead;
-use crate::arena::Arena;
+use crate::arena::{Arena, ArenaLimits};
 use crate::fork::{ForkImage, Mappings};
 use crate::freeze_method::{self, Dirty, ToHold};
 use crate::frozen::FrozenMemory;
@@ -232,7 +232,9 @@ impl MemorySource {
             Some(_) => "; what is not written meanwhile is read in place",
             None => "",
         };
-        if !arena.make_room_for(&plan.sources, bytes_max, request.is_shared) {
+        let state_bytes = image.layout.streams.iter().map(|stream| stream.bytes).sum();
+        let limits = ArenaLimits { bytes_max, state_bytes, is_shared: request.is_shared };
+        if !arena.make_room_for(&plan.sources, limits) {
             suffix = "; there is no memory for copies, so the program waits until all is written";
             let holders = Holders { fork: mappings.as_ref(), ahead: ahead.as_ref() };
             plan = HoldPlan::new(image, all, 0, holders);

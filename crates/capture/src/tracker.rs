@@ -142,7 +142,7 @@ impl ChangeTracker {
     /// `freeze_bytes_max`, once for large and once for packed regions.
     pub fn spare_bytes(&self) -> usize {
         let spare = &self.lock().spare;
-        spare.arena.bytes().len() + spare.packed.capacity()
+        spare.arena.ready_bytes() + spare.packed.capacity()
     }
 
     /// Takes `streams` (name and bytes) as the image of `epoch`, so that the next save writes only

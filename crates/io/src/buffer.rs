@@ -94,9 +94,16 @@ impl AlignedBuf {
     }
 
     /// Returns a buffer of at least `length` zero bytes, and the descriptor by which other processes
-    /// can read them. `None` if there is no memory for it.
-    pub fn shared(length: usize) -> Option<(AlignedBuf, OwnedFd)> {
-        Memory::shared(length).map(|(memory, file)| (AlignedBuf::of(memory, None), file))
+    /// can read them. The first `backed` bytes have memory behind them; [`AlignedBuf::back`] them
+    /// before others are written. `None` if there is no memory for it.
+    pub fn shared(length: usize, backed: usize) -> Option<(AlignedBuf, OwnedFd)> {
+        let made = Memory::shared(length, backed);
+        made.map(|(memory, file)| (AlignedBuf::of(memory, None), file))
+    }
+
+    /// Puts memory behind a range of a shared buffer with this descriptor. False if there is none.
+    pub fn back(file: &OwnedFd, range: Range<usize>) -> bool {
+        crate::memory::back(file, range)
     }
 
     pub(crate) fn pooled(memory: Memory, home: Weak<dyn BufferOwner>) -> AlignedBuf {

@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES};
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
@@ -86,8 +87,9 @@ impl Memory {
     }
 
     /// Maps at least `length` zero bytes of a new file in memory, whose descriptor other processes
-    /// can get. `None` if there is no memory for it, or the system has no such files.
-    pub(crate) fn shared(length: usize) -> Option<(Memory, OwnedFd)> {
+    /// can get. Only the first `backed` of them have memory behind them ([`back`]). `None` if there
+    /// is no memory for it, or the system has no such files.
+    pub(crate) fn shared(length: usize, backed: usize) -> Option<(Memory, OwnedFd)> {
         let length = length.checked_next_multiple_of(BLOCK_BYTES)?.max(BLOCK_BYTES);
         // A longer file would not only fail: the system sends SIGXFSZ.
         let limit = getrlimit(Resource::Fsize).current;
@@ -95,8 +97,10 @@ impl Memory {
             return None;
         }
         let file = memfd_create("outlive-copies", MemfdFlags::CLOEXEC).ok()?;
-        // Reserved at once: otherwise a write ends the program where memory is short.
-        fallocate(&file, FallocateFlags::empty(), 0, length as u64).ok()?;
+        ftruncate(&file, length as u64).ok()?;
+        if !back(&file, 0..backed) {
+            return None;
+        }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing. Only holders
         // of the descriptor could change the bytes; those that get it only read.
@@ -108,6 +112,13 @@ impl Memory {
         let _ = unsafe { madvise(start, length, Advice::LinuxDontFork) };
         Some((Memory { start: NonNull::new(start.cast())?, length }, file))
     }
+}
+
+/// Puts memory behind a range of a file of [`Memory::shared`]. Without it, a write there ends the
+/// program where memory is short. False if there is no memory.
+pub(crate) fn back(file: &OwnedFd, range: Range<usize>) -> bool {
+    let (offset, length) = (range.start as u64, range.len() as u64);
+    length == 0 || fallocate(file, FallocateFlags::KEEP_SIZE, offset, length).is_ok()
 }
 
 fn layout_of(length: usize) -> Layout {

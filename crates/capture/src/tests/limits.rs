@@ -91,6 +91,18 @@ fn the_copy_buffer_is_kept_and_stays_within_the_budget() {
 }
 
 #[test]
+fn memory_for_more_copies_comes_once_the_baseline_is_committed() {
+    const MIB: usize = 1 << 20;
+    let spare_bytes = |is_committed: bool| {
+        let tracker = Arc::new(ChangeTracker::new());
+        let bytes = vec![3u8; 4 * MIB];
+        budgeted(&tracker, &bytes, 64 << 20).commit_baseline(is_committed.then_some(1));
+        tracker.spare_bytes()
+    };
+    assert_eq!(spare_bytes(true), spare_bytes(false) + MIB);
+}
+
+#[test]
 fn a_restored_image_is_the_baseline() {
     let (small, large) = (vec![1u8; 10_000], vec![2u8; 100_000]);
     let regions = || vec![raw("small", &small), raw("large", &large)];

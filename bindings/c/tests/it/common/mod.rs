@@ -11,7 +11,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
-use tempfile::TempDir;
 
 /// The version in the library's soname.
 const ABI: u32 = 0;
@@ -21,18 +20,20 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder with the library under the names for linking and loading.
-struct Library(TempDir);
-
-static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+/// A folder with the library under the names for linking and loading. It lies in the target directory,
+/// and all processes of this build make the same one.
+static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let test = env::current_exe().unwrap();
     let built = test.parent().unwrap().join("liboutlive.so");
     assert!(built.exists(), "cargo has built no {}", built.display());
-    let dir = tempfile::tempdir().unwrap();
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("library");
+    fs::create_dir_all(&folder).unwrap();
     for name in ["liboutlive.so".to_owned(), format!("liboutlive.so.{ABI}")] {
-        std::os::unix::fs::symlink(&built, dir.path().join(name)).unwrap();
+        let new = folder.join(format!("{name}.{}", std::process::id()));
+        std::os::unix::fs::symlink(&built, &new).unwrap();
+        fs::rename(&new, folder.join(name)).unwrap();
     }
-    Library(dir)
+    folder
 });
 
 /// Path of the static library of this build.
@@ -42,7 +43,7 @@ pub fn archive() -> PathBuf {
 
 /// Path of the folder of the library.
 pub fn library() -> &'static Path {
-    LIBRARY.0.path()
+    &LIBRARY
 }
 
 /// Returns the tags of a checkpoint.
