@@ -275,6 +275,8 @@ fn interval<'py>(py: Python<'py>, choice: &Choice) -> PyResult<Bound<'py, PyDict
         SetBy::Optimum => "optimum",
         SetBy::Latency => "latency",
         SetBy::Budget => "budget",
+        SetBy::Copies => "copies",
+        SetBy::Trial => "trial",
     };
     Ok(named!(py;
         ..choice {

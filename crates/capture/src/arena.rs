@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Bytes that a thread copies before it takes the next piece.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Share of the newest copies by which memory is made ready for more.
-const AHEAD_SHARE: usize = 4;
+/// Factor by which the next copies may take more memory than the newest, and find it ready.
+const AHEAD: usize = 2;
 
 /// A buffer that is kept from freeze to freeze. Its addresses are reserved for all that it may ever
 /// hold, so that it grows without a copy, and what is in use stays where it is.
@@ -155,10 +155,10 @@ impl Arena {
     }
 
     /// Brings memory for the copies of the next freeze, so that the program does not wait for it then:
-    /// as much as the newest copies took, and a quarter more. Fresh memory takes ten times as long as
-    /// a copy into memory that was used before.
+    /// twice as much as the newest copies took. Fresh memory takes ten times as long as a copy into
+    /// memory that was used before.
     pub fn warm(&mut self) {
-        let wanted = self.filled_bytes.saturating_add(self.filled_bytes / AHEAD_SHARE);
+        let wanted = self.filled_bytes.saturating_mul(AHEAD);
         let wanted = wanted.min(self.buffer.len());
         let from = self.ready_bytes.min(wanted);
         if self.get_ready(wanted) {
@@ -222,15 +222,15 @@ mod tests {
             assert_eq!(arena.ready_bytes(), 0, "nothing was copied yet");
             filled(&mut arena, 8 * MIB, is_shared);
             arena.warm();
-            assert_eq!(arena.ready_bytes(), 10 * MIB);
-            assert!(arena.bytes()[8 * MIB..10 * MIB].iter().all(|byte| *byte == 0));
+            assert_eq!(arena.ready_bytes(), 16 * MIB);
+            assert!(arena.bytes()[8 * MIB..16 * MIB].iter().all(|byte| *byte == 0));
             assert!(
                 arena.bytes()[..8 * MIB].iter().all(|byte| *byte == 7),
                 "copies stay as they are"
             );
             filled(&mut arena, MIB, is_shared);
             arena.warm();
-            assert_eq!(arena.ready_bytes(), 10 * MIB, "what was used once stays");
+            assert_eq!(arena.ready_bytes(), 16 * MIB, "what was used once stays");
             filled(&mut arena, 32 * MIB, is_shared);
             arena.warm();
             assert_eq!(arena.ready_bytes(), 40 * MIB, "as a state that grows by a quarter takes");

@@ -18,6 +18,10 @@ pub enum Bound {
     Latency,
     /// The budget for the slowdown.
     Budget,
+    /// The memory for copies: changes of a longer interval would not fit, and saves cost far more then.
+    Copies,
+    /// A trial of what saves cost if all changes fit into the memory for copies.
+    Trial,
 }
 
 /// The interval in use, and its reasons. Times are in seconds.
@@ -107,6 +111,16 @@ impl Choice {
             Bound::Budget => format!(
                 "saves take at most {:.1} % of the time; a save costs {}",
                 self.slowdown_max.unwrap_or(0.0) * 100.0,
+                shown_time(self.cost_s())
+            ),
+            Bound::Copies => format!(
+                "as long as all changes fit into freeze_bytes_max, as saves cost far more beyond; a save \
+                 costs {}",
+                shown_time(self.cost_s())
+            ),
+            Bound::Trial => format!(
+                "a trial whether saves cost less while all changes fit into freeze_bytes_max; a save \
+                 costs {}",
                 shown_time(self.cost_s())
             ),
             _ => format!("a save costs {}", shown_time(self.cost_s())),

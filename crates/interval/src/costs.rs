@@ -11,6 +11,12 @@ const CLASS_SAMPLES_MAX: usize = 8;
 const RECENT: usize = 5;
 /// Least ratio of two intervals whose costs show a growth.
 const SPREAD_MIN: f64 = 1.25;
+/// Share of the memory for copies that an interval is to fill: programs do not change as much in each
+/// interval.
+const COPIED_SHARE: f64 = 0.85;
+/// Number of saves that copied all changes before their cost counts. The first ones also pay for the
+/// memory of the copies.
+pub(crate) const COPIED_MIN: usize = 3;
 /// Largest time that counts as a cost or an interval, in seconds; a hung disk may take any time.
 const SECONDS_MAX: f64 = 1e7;
 
@@ -26,17 +32,40 @@ pub(crate) struct Sample {
     pub slowdown_s: Option<f64>,
     /// Time from the call to the commit.
     pub latency_s: f64,
+    /// What it stored.
+    pub stored: Stored,
+}
+
+/// What a save stored, as far as its cost depends on that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stored {
     /// Whether it stored nearly all of the state.
     pub is_whole: bool,
+    /// Whether all changed bytes were copied, so that the program had to wait for nothing else.
+    pub is_copied: bool,
+    /// Changed bytes that the freeze had to hold.
+    pub held_bytes: u64,
+    /// The most bytes that copies may take.
+    pub copied_bytes_max: u64,
 }
 
 impl Sample {
     fn cost_s(&self) -> f64 {
         self.stall_s + self.slowdown_s.unwrap_or(0.0)
     }
+
+    /// Returns the longest interval whose changes can be copied, if the program changes as much in each
+    /// second as it did before this save. Pages that change twice count once, so at a longer interval
+    /// than this sample's the true time is longer.
+    fn copied_until_s(&self) -> Option<f64> {
+        let Stored { held_bytes, copied_bytes_max, .. } = self.stored;
+        let interval_s = self.interval_s.filter(|t| *t > 0.0 && held_bytes > 0)?;
+        Some(interval_s * COPIED_SHARE * copied_bytes_max as f64 / held_bytes as f64)
+    }
 }
 
-/// The cost of saves: `a + growth·t` after an interval t, but no more than that of a whole save.
+/// The cost of saves: `a + growth·t` after an interval t, but no more than that of a whole save. While
+/// all changes fit into the memory for copies, another line may count.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cost {
     /// The part that does not depend on the interval, in seconds.
@@ -45,23 +74,48 @@ pub struct Cost {
     pub growth: f64,
     /// Cost of a whole save, in seconds, if one was seen.
     pub whole_s: Option<f64>,
+    /// Cost of saves that copy all changes, if others were seen as well.
+    pub copies: Option<CopiesCost>,
+}
+
+/// The cost of saves that copy all changes: `a + growth·t`.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct CopiesCost {
+    /// The part that does not depend on the interval, in seconds.
+    pub constant_s: f64,
+    /// Seconds for each second of the interval.
+    pub growth: f64,
+    /// Longest interval whose changes fit, in seconds.
+    pub until_s: f64,
 }
 
 impl Cost {
     /// Returns the cost after an interval.
     pub fn at(&self, t: f64) -> f64 {
+        if let Some(copies) = self.copies.filter(|copies| t <= copies.until_s) {
+            return copies.constant_s + copies.growth * t;
+        }
         let cost = self.constant_s + self.growth * t;
         self.whole_s.map_or(cost, |whole| cost.min(whole.max(self.constant_s)))
     }
 
-    /// Returns the best time of work between two saves: either while the cost grows, or beyond, where
-    /// each save stores everything. The better of both counts.
+    /// Returns the best time of work between two saves: while all changes are copied, while the cost
+    /// grows, or beyond, where each save stores everything. The best of these counts.
     pub fn optimum(&self, mtbf_s: f64) -> f64 {
         let growing = incremental(self.constant_s, self.growth, mtbf_s);
-        let Some(whole) = self.whole_s.filter(|_| self.growth > 0.0) else { return growing };
-        let whole = daly(whole, mtbf_s);
+        let whole = self.whole_s.filter(|_| self.growth > 0.0).map(|whole| daly(whole, mtbf_s));
+        let copied = self.copies.map(|copies| {
+            incremental(copies.constant_s, copies.growth, mtbf_s).min(copies.until_s)
+        });
         let share = |t: f64| useful_share(t.max(1e-9), self.at(t), 1.0 / mtbf_s, 0.0);
-        if share(whole) > share(growing) { whole } else { growing }
+        // The first of equals.
+        let mut seconds = growing;
+        for other in [whole, copied].into_iter().flatten() {
+            if share(other) > share(seconds) {
+                seconds = other;
+            }
+        }
+        seconds
     }
 }
 
@@ -123,22 +177,58 @@ impl Costs {
     /// Fits the cost. All samples together show how it grows, and the newest ones how high it is now;
     /// `None` before the first sample.
     pub fn fit(&self) -> Option<Cost> {
-        let whole = self.samples.iter().rev().filter(|sample| sample.is_whole).take(RECENT);
-        let whole_s = median(whole.map(Sample::cost_s)).map(|cost| cost.max(0.0));
-        let points: Vec<(f64, f64)> = self.samples.iter().filter_map(point).collect();
+        let whole = self.samples.iter().rev().filter(|sample| sample.stored.is_whole);
+        let whole_s = median(whole.take(RECENT).map(Sample::cost_s)).map(|cost| cost.max(0.0));
+        let cost = |(constant_s, growth)| Cost { constant_s, growth, whole_s, copies: None };
+        let copied = self.line_of(|sample| sample.stored.is_copied);
+        let Some(others) = self.line_of(|sample| !sample.stored.is_copied) else {
+            let Some(copied) = copied else {
+                let constant_s = self.recent(|sample| Some(sample.cost_s()))?.max(0.0);
+                return Some(cost((constant_s, 0.0)));
+            };
+            return Some(cost(copied));
+        };
+        let copies = copied.filter(|_| self.copied() >= COPIED_MIN).zip(self.copied_until_s());
+        let copies = copies.map(|((constant_s, growth), until_s)| CopiesCost {
+            constant_s,
+            growth,
+            until_s,
+        });
+        Some(Cost { copies, ..cost(others) })
+    }
+
+    /// Fits a line through the costs of some samples; `None` if there are none of them.
+    fn line_of(&self, is_one: impl Fn(&Sample) -> bool) -> Option<(f64, f64)> {
+        let points: Vec<(f64, f64)> =
+            self.samples.iter().filter(|sample| is_one(sample)).filter_map(point).collect();
         if points.is_empty() {
-            let constant_s = self.recent(|sample| Some(sample.cost_s()))?.max(0.0);
-            return Some(Cost { constant_s, growth: 0.0, whole_s });
+            return None;
         }
         let (constant, growth) = line(&points);
         // The program may do something else by now: the newest saves set the level.
         let ratio = self.recent(|sample| {
-            let (t, cost) = point(sample)?;
+            let (t, cost) = Some(sample).filter(|sample| is_one(sample)).and_then(point)?;
             let fitted = constant + growth * t;
             (fitted > 0.0).then_some(cost / fitted)
         });
         let level = ratio.unwrap_or(1.0).max(0.0);
-        Some(Cost { constant_s: constant * level, growth: growth * level, whole_s })
+        Some((constant * level, growth * level))
+    }
+
+    /// Returns the number of samples of saves that copied all changes.
+    pub fn copied(&self) -> usize {
+        let copied = |sample: &&Sample| sample.stored.is_copied && point(sample).is_some();
+        self.samples.iter().filter(copied).count()
+    }
+
+    /// Returns the longest interval whose changes can be copied, by the newest saves, if it is long
+    /// enough for such saves to become durable.
+    pub fn copied_until_s(&self) -> Option<f64> {
+        let until = self.recent.iter().filter_map(Sample::copied_until_s);
+        let until_s = until.min_by(f64::total_cmp)?;
+        let copied = self.samples.iter().rev().filter(|sample| sample.stored.is_copied);
+        let latency_s = median(copied.take(RECENT).map(|sample| sample.latency_s));
+        Some(until_s).filter(|until_s| latency_s.is_none_or(|latency_s| latency_s < *until_s))
     }
 }
 
@@ -198,7 +288,7 @@ mod tests {
             stall_s,
             slowdown_s: Some(0.0),
             latency_s: 0.1,
-            is_whole: false,
+            stored: Stored::default(),
         }
     }
 
@@ -245,7 +335,12 @@ mod tests {
 
     #[test]
     fn the_first_save_of_a_state_is_none_of_the_later_ones() {
-        let first = Sample { interval_s: None, stall_s: 10.0, is_whole: true, ..sample(1.0, 0.0) };
+        let first = Sample {
+            interval_s: None,
+            stall_s: 10.0,
+            stored: Stored { is_whole: true, ..Stored::default() },
+            ..sample(1.0, 0.0)
+        };
         let cost = fitted([first]);
         assert_eq!((cost.constant_s, cost.whole_s), (10.0, Some(10.0)));
         let cost = fitted([first, sample(100.0, 0.5)]);
@@ -254,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_cost_that_stops_growing_has_a_later_optimum() {
-        let cost = Cost { constant_s: 0.1, growth: 0.5, whole_s: Some(10.0) };
+        let cost = Cost { constant_s: 0.1, growth: 0.5, whole_s: Some(10.0), copies: None };
         assert_eq!(cost.at(1e6), 10.0);
         let mtbf_s = 86_400.0;
         assert_eq!(cost.optimum(mtbf_s), daly(10.0, mtbf_s));

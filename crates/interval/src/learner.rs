@@ -1,7 +1,7 @@
 //! Learns while a program runs, and says when its next save is due.
 
 use crate::choice::{Bound, Choice};
-use crate::costs::{Costs, Sample};
+use crate::costs::{COPIED_MIN, Cost, Costs, Sample, Stored};
 use crate::every::Every;
 use crate::fills::Fills;
 use crate::optimum::{slow_step, useful_share};
@@ -18,14 +18,17 @@ const CALIBRATE_EVERY: u64 = 8;
 /// Most medians of the newest costs for which one save counts against the budget.
 const DEBT_MAX: f64 = 4.0;
 
+/// Most saves that try how much less they cost if all changes are copied.
+const TRIALS_MAX: usize = 2 * COPIED_MIN;
+
 /// A save that is not measured to its end yet.
 #[derive(Clone, Debug)]
 struct Running {
     began: Duration,
     interval_s: Option<f64>,
     stall_s: Option<f64>,
-    /// Latency, and whether it stored nearly all of the state; `None` before the commit.
-    durable: Option<(f64, bool)>,
+    /// Latency, and what it stored; `None` before the commit.
+    durable: Option<(f64, Stored)>,
     /// Times of the steps that began while it was in progress.
     steps: Vec<f64>,
 }
@@ -57,6 +60,8 @@ pub struct Learner {
     costs_newest: Vec<f64>,
     /// Number of undisturbed steps, and of saves, at the last calibration.
     calibrated: (u64, u64),
+    /// Number of saves that tried an interval whose changes can all be copied.
+    trials: usize,
     choice: Choice,
 }
 
@@ -80,6 +85,7 @@ impl Learner {
             debt_s: 0.0,
             costs_newest: Vec::new(),
             calibrated: (0, 0),
+            trials: 0,
             choice: Choice {
                 every: every.to_string(),
                 is_overridden,
@@ -183,6 +189,7 @@ impl Learner {
         self.finish(now);
         // The walk through the state, before the save itself, holds the program up as well.
         let began = self.due_at.take().filter(|at| self.step_began == Some(*at)).unwrap_or(now);
+        self.trials += usize::from(self.choice.bound == Bound::Trial);
         self.running = Some(Running {
             began,
             interval_s: self.last_ended.map(|ended| seconds(began, ended)),
@@ -206,10 +213,10 @@ impl Learner {
         self.refresh(now);
     }
 
-    /// Notes that the save is durable. `is_whole` says that it stored nearly all of the state.
-    pub fn durable(&mut self, now: Duration, is_whole: bool) {
+    /// Notes that the save is durable.
+    pub fn durable(&mut self, now: Duration, stored: Stored) {
         if let Some(running) = &mut self.running {
-            running.durable = Some((seconds(now, running.began), is_whole));
+            running.durable = Some((seconds(now, running.began), stored));
         }
         self.refresh(now);
     }
@@ -227,7 +234,7 @@ impl Learner {
     /// Returns the figures of the save, as far as they are known; `None` before it is durable.
     fn sample(&self, now: Duration) -> Option<Sample> {
         let running = self.running.as_ref()?;
-        let (latency_s, is_whole) = running.durable?;
+        let (latency_s, stored) = running.durable?;
         let excess = |usual: f64| {
             running.steps.iter().map(|step| step.min(usual * DISTURBED_MAX) - usual).sum::<f64>()
         };
@@ -236,7 +243,7 @@ impl Learner {
             false => self.steps.usual_s().map(excess),
         };
         let stall_s = running.stall_s.unwrap_or_else(|| seconds(now, running.began));
-        Some(Sample { interval_s: running.interval_s, stall_s, slowdown_s, latency_s, is_whole })
+        Some(Sample { interval_s: running.interval_s, stall_s, slowdown_s, latency_s, stored })
     }
 
     /// Chooses again. A save that is durable counts as far as it is known, before the steps beside it
@@ -267,6 +274,22 @@ impl Learner {
         self.refresh(now);
     }
 
+    /// Returns the best interval by costs and failures, and what bounds it.
+    fn optimum(&self, cost: &Cost, costs: &Costs, latency_s: f64, mtbf_s: f64) -> (f64, Bound) {
+        let seconds = cost.optimum(mtbf_s);
+        if cost.copies.is_some_and(|copies| seconds == copies.until_s) {
+            return (seconds, Bound::Copies);
+        }
+        // Saves of fewer changes may cost far less. Only trials tell.
+        let is_untried = costs.copied() < COPIED_MIN && self.trials < TRIALS_MAX;
+        if let Some(until_s) =
+            costs.copied_until_s().filter(|until_s| is_untried && *until_s < seconds)
+        {
+            return (until_s, Bound::Trial);
+        }
+        if seconds < latency_s { (latency_s, Bound::Latency) } else { (seconds, Bound::Optimum) }
+    }
+
     fn choose(&mut self, now: Duration, costs: &Costs) {
         let exposure_s = self.past.exposure_s + seconds(now, self.opened);
         let rate = FailureRate::of(&self.past, exposure_s);
@@ -279,10 +302,9 @@ impl Learner {
         let (seconds, bound) = match (self.every, cost) {
             (Every::Always | Every::Fixed(_), _) => (given, Bound::Given),
             _ if costs.seen() == 0 => (0.0, Bound::Unmeasured),
-            (Every::Auto, cost) => match cost.unwrap_or_default().optimum(rate.mtbf_s()) {
-                optimum if optimum < latency_s => (latency_s, Bound::Latency),
-                optimum => (optimum, Bound::Optimum),
-            },
+            (Every::Auto, cost) => {
+                self.optimum(&cost.unwrap_or_default(), costs, latency_s, rate.mtbf_s())
+            }
             (Every::Continuous { slowdown_max }, _) => {
                 match (stall_s + slowdown_s.unwrap_or(0.0)) / slowdown_max {
                     paid if paid < latency_s => (latency_s, Bound::Latency),
@@ -302,6 +324,11 @@ impl Learner {
         let is_measured = costs.seen() > 0 && work_s > 0.0;
         let useful = is_measured.then(|| useful_share(work_s, cost_s, rate.mean(), lost_s));
         let cost = cost.unwrap_or_default();
+        let copies = cost.copies.filter(|copies| seconds <= copies.until_s);
+        let (constant_s, growth) = match copies {
+            Some(copies) => (copies.constant_s, copies.growth),
+            None => (cost.constant_s, cost.growth),
+        };
         // The advice for the slow tier; copies that cost nothing may be as many as there are saves.
         let copy_s = self.fills.cost_s();
         let host_rate = FailureRate::after(self.past.host_losses, exposure_s).host_mean();
@@ -315,8 +342,8 @@ impl Learner {
             saves: costs.seen(),
             stall_s,
             slowdown_s,
-            constant_s: cost.constant_s,
-            growth: cost.growth,
+            constant_s,
+            growth,
             latency_s,
             restart_s: self.past.restart_s,
             failures: self.past.failures,

@@ -15,7 +15,7 @@ mod rate;
 mod steps;
 
 pub use choice::{Bound, Choice, shown_time};
-pub use costs::Cost;
+pub use costs::{CopiesCost, Cost, Stored};
 pub use every::{Every, SLOWDOWN_MAX};
 pub use learner::Learner;
 pub use rate::{FailureRate, HOST_PRIOR_S, PRIOR_S, Past};

@@ -156,6 +156,13 @@ pub struct FreezeReport {
     pub live_bytes: u64,
 }
 
+impl FreezeReport {
+    /// Returns the bytes of large regions that the freeze had to hold, by whatever method.
+    pub fn held_bytes(&self) -> u64 {
+        self.copied_bytes + self.ahead_bytes + self.forked_bytes + self.live_bytes
+    }
+}
+
 /// Request of the store for a freeze.
 #[derive(Clone, Debug, Default)]
 pub struct FreezeRequest {

@@ -1,8 +1,8 @@
 //! A program that learns from its own saves and failures comes near the best fixed interval.
 
-use crate::program::{Program, Rule};
+use crate::program::{Copies, Program, Rule};
 use crate::random::{BOTH, Failures, Random};
-use outlive_interval::{Every, Learner, Past};
+use outlive_interval::{Bound, Every, Learner, Past};
 use std::time::Duration;
 
 const ATTEMPTS: usize = 120;
@@ -56,6 +56,7 @@ fn a_program_learns_what_whole_saves_cost() {
         drain_s: 20.0,
         drain_growth: 0.0,
         slowdown: 0.2,
+        copies: None,
     };
     for failures in BOTH {
         is_near_the_best(&program, failures, 3600.0);
@@ -72,6 +73,7 @@ fn a_program_learns_how_incremental_saves_grow() {
         drain_s: 2.0,
         drain_growth: 0.1,
         slowdown: 0.15,
+        copies: None,
     };
     for failures in BOTH {
         is_near_the_best(&program, failures, 3600.0);
@@ -88,6 +90,7 @@ fn steps_longer_than_the_optimum_save_at_each_end() {
         drain_s: 5.0,
         drain_growth: 0.0,
         slowdown: 0.0,
+        copies: None,
     };
     let mut rule = learned(&Past { failures: 1e4, exposure_s: 1e4 * 3600.0, ..Past::default() });
     let done = program.run(&Random::new(1), &mut rule, 30_000.0);
@@ -104,6 +107,7 @@ fn the_slowdown_beside_a_save_is_a_cost() {
         drain_s: 10.0,
         drain_growth: 0.0,
         slowdown: 0.0,
+        copies: None,
     };
     let cost = |program: Program| {
         let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
@@ -116,4 +120,60 @@ fn the_slowdown_beside_a_save_is_a_cost() {
     // 10 s at 70 % of the speed.
     assert!((slow.slowdown_s.unwrap() - 3.0).abs() < 0.7, "{slow}");
     assert!(slow.seconds > free.seconds, "{slow}");
+}
+
+/// A save whose changes exceed the memory for copies writes the rest while the program waits.
+const LITTLE_MEMORY: Program = Program {
+    step_s: 0.02,
+    jitter: 0.1,
+    stall_s: 0.2,
+    stall_growth: 0.01,
+    drain_s: 0.03,
+    drain_growth: 0.05,
+    slowdown: 0.02,
+    copies: Some(Copies { until_s: 1.5, stall_growth: 0.005, first_stall_s: 0.1 }),
+};
+
+#[test]
+fn a_program_finds_that_saves_of_few_changes_cost_far_less() {
+    let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
+    let done = LITTLE_MEMORY.run(&Random::new(3), &mut rule, 300.0);
+    let Rule::Learned(learner) = rule else { panic!("the rule was another") };
+    let choice = learner.choice();
+    assert_eq!(choice.bound, Bound::Copies, "{choice}");
+    assert!((1.0..1.5).contains(&choice.seconds), "{choice}");
+    assert!(choice.reasons().starts_with("as long as all changes fit"), "{choice}");
+    let others = done.saves as usize - done.copied;
+    assert!(others <= 4, "{done:?}");
+}
+
+#[test]
+fn memory_for_copies_that_brings_nothing_is_tried_a_few_times() {
+    // Copies cost as much, and are due far more often.
+    let copies = Copies { until_s: 1.5, stall_growth: 0.2, first_stall_s: 0.4 };
+    let program = Program { copies: Some(copies), ..LITTLE_MEMORY };
+    let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
+    let done = program.run(&Random::new(3), &mut rule, 600.0);
+    let Rule::Learned(learner) = rule else { panic!("the rule was another") };
+    assert_eq!(learner.choice().bound, Bound::Optimum, "{}", learner.choice());
+    assert!((3..=6).contains(&done.copied), "{done:?}");
+}
+
+#[test]
+fn trials_end_if_no_save_can_be_copied() {
+    // All changes come in the first moment, so a shorter interval does not help.
+    let copies = Copies { until_s: 1e-6, stall_growth: 0.0, first_stall_s: 0.0 };
+    let program = Program { copies: Some(copies), ..LITTLE_MEMORY };
+    let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
+    let done = program.run(&Random::new(3), &mut rule, 300.0);
+    let Rule::Learned(learner) = rule else { panic!("the rule was another") };
+    assert_eq!(learner.choice().bound, Bound::Optimum, "{}", learner.choice());
+    assert!(done.saves < 40, "{done:?}");
+}
+
+#[test]
+fn a_program_with_little_memory_for_copies_is_near_the_best() {
+    for failures in BOTH {
+        is_near_the_best(&LITTLE_MEMORY, failures, 600.0);
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::program::{Program, Rule};
 use crate::random::Random;
-use outlive_interval::{Bound, Every, Learner, Past};
+use outlive_interval::{Bound, Every, Learner, Past, Stored};
 use std::time::Duration;
 
 const BASE: Program = Program {
@@ -13,6 +13,7 @@ const BASE: Program = Program {
     drain_s: 0.5,
     drain_growth: 0.0,
     slowdown: 0.1,
+    copies: None,
 };
 
 fn continuous(slowdown_max: f64) -> Rule {
@@ -58,7 +59,7 @@ fn save(learner: &mut Learner, now: f64, stall_s: f64, latency_s: f64) -> f64 {
     learner.call(at(now));
     learner.begin(at(now));
     learner.go_on(at(now + stall_s));
-    learner.durable(at(now + latency_s), false);
+    learner.durable(at(now + latency_s), Stored::default());
     now + stall_s.max(latency_s)
 }
 
@@ -72,7 +73,7 @@ fn saves_do_not_queue_up() {
         learner.go_on(at(0.1));
         learner.call(at(1e6));
         assert!(!learner.is_due(at(1e6)), "a save is in progress");
-        learner.durable(at(2e6), false);
+        learner.durable(at(2e6), Stored::default());
         (0..8).for_each(|step| learner.call(at(2e6 + f64::from(step))));
         let later = at(1e9);
         learner.call(later);
@@ -122,7 +123,7 @@ fn a_program_that_was_stopped_for_an_hour_was_not_slowed_down() {
             learner.begin(at(now));
             learner.go_on(at(now + 0.001));
             now += 3600.0;
-            learner.durable(at(now), false);
+            learner.durable(at(now), Stored::default());
             learner.call(at(now));
         }
     }
@@ -147,7 +148,7 @@ fn a_second_question_is_no_step() {
         learner.begin(at(now));
         learner.go_on(at(now));
         learner.call(at(now + 1.0));
-        learner.durable(at(now + 1.5), false);
+        learner.durable(at(now + 1.5), Stored::default());
         now += 2.0;
     }
     assert!(learner.choice().slowdown_s.unwrap() < 1e-9, "{}", learner.choice());

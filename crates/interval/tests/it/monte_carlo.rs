@@ -34,7 +34,8 @@ fn is_best(failures: Failures, cost: Cost, latency_s: f64) {
 fn whole_saves_are_within_a_percent_of_the_best() {
     for failures in BOTH {
         for cost_s in [0.5, 10.0, 120.0] {
-            let cost = Cost { constant_s: cost_s, growth: 0.0, whole_s: Some(cost_s) };
+            let cost =
+                Cost { constant_s: cost_s, growth: 0.0, whole_s: Some(cost_s), copies: None };
             is_best(failures, cost, 0.0);
             is_best(failures, cost, cost_s);
         }
@@ -45,11 +46,15 @@ fn whole_saves_are_within_a_percent_of_the_best() {
 fn incremental_saves_are_within_a_percent_of_the_best() {
     for failures in BOTH {
         for (constant_s, growth) in [(0.05, 0.002), (1.0, 0.02), (5.0, 0.3), (60.0, 0.1)] {
-            is_best(failures, Cost { constant_s, growth, whole_s: None }, 1.0);
+            is_best(failures, Cost { constant_s, growth, whole_s: None, copies: None }, 1.0);
         }
         // The growth ends at a whole save, soon or late.
         for whole_s in [3.0, 30.0] {
-            is_best(failures, Cost { constant_s: 0.2, growth: 0.3, whole_s: Some(whole_s) }, 0.0);
+            is_best(
+                failures,
+                Cost { constant_s: 0.2, growth: 0.3, whole_s: Some(whole_s), copies: None },
+                0.0,
+            );
         }
     }
 }

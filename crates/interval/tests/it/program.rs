@@ -1,7 +1,7 @@
 //! A simulated program that computes, saves and fails, with a clock of its own.
 
 use crate::random::Random;
-use outlive_interval::Learner;
+use outlive_interval::{Learner, Stored};
 use std::time::Duration;
 
 /// How a program and its saves behave. Times in seconds.
@@ -18,6 +18,42 @@ pub struct Program {
     pub drain_growth: f64,
     /// Share of the program's speed that a save in progress takes.
     pub slowdown: f64,
+    /// Memory for copies, if it is too small for some saves.
+    pub copies: Option<Copies>,
+}
+
+/// Saves of few changes copy them, and stall the program for less.
+#[derive(Clone, Copy, Debug)]
+pub struct Copies {
+    /// Seconds of work whose changes fit into the memory.
+    pub until_s: f64,
+    /// Stall of such a save, for each second of work.
+    pub stall_growth: f64,
+    /// Stall of the first of them, which also pays for the memory.
+    pub first_stall_s: f64,
+}
+
+const COPIED_BYTES_MAX: u64 = 1 << 26;
+
+impl Program {
+    /// Returns the stall of a save after this work, and what the save tells about itself.
+    fn stall(&self, since_s: f64, copied: usize) -> (f64, Stored) {
+        let Some(copies) = self.copies else {
+            return (self.stall_s + self.stall_growth * since_s, Stored::default());
+        };
+        let is_copied = since_s <= copies.until_s;
+        let stored = Stored {
+            is_copied,
+            held_bytes: (COPIED_BYTES_MAX as f64 * since_s / copies.until_s) as u64,
+            copied_bytes_max: COPIED_BYTES_MAX,
+            ..Stored::default()
+        };
+        match is_copied {
+            true if copied == 0 => (copies.first_stall_s, stored),
+            true => (copies.stall_growth * since_s, stored),
+            false => (self.stall_s + self.stall_growth * since_s, stored),
+        }
+    }
 }
 
 /// The rule for a save: by a learner, or after a fixed time of work.
@@ -34,6 +70,8 @@ pub struct Done {
     /// All work.
     pub work_s: f64,
     pub saves: u32,
+    /// Saves that copied all changes.
+    pub copied: usize,
 }
 
 impl Program {
@@ -45,6 +83,7 @@ impl Program {
         // Work in the save in progress, and when that is durable.
         let mut drain: Option<(f64, f64)> = None;
         let mut saved_at_work = 0.0;
+        let mut stored = Stored::default();
         while now < until_s {
             let is_due = match rule {
                 Rule::Learned(learner) => {
@@ -59,7 +98,10 @@ impl Program {
                 assert!(drain.is_none(), "a save began while another one was in progress");
                 let since = work - saved_at_work;
                 let begun = now;
-                now += self.stall_s + self.stall_growth * since;
+                let (stall_s, told) = self.stall(since, done.copied);
+                done.copied += usize::from(told.is_copied && since > 0.0);
+                stored = told;
+                now += stall_s;
                 if let Rule::Learned(learner) = rule {
                     learner.begin(at(begun));
                     learner.go_on(at(now));
@@ -78,7 +120,7 @@ impl Program {
                     if now < until_s {
                         done.kept_s = saved;
                         if let Rule::Learned(learner) = rule {
-                            learner.durable(at(durable), false);
+                            learner.durable(at(durable), stored);
                         }
                     }
                 } else {

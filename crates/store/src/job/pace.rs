@@ -2,7 +2,7 @@
 
 use crate::retention::parse_age;
 use crate::save::SaveStats;
-use outlive_interval::{Choice, Every, Learner, Past, SLOWDOWN_MAX};
+use outlive_interval::{Choice, Every, Learner, Past, SLOWDOWN_MAX, Stored};
 use outlive_pool::Pool;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Clock, Epoch, Error, Result};
@@ -145,9 +145,18 @@ impl Pace {
     pub fn durable(&self, pool: &Pool, stats: &SaveStats) -> Choice {
         let now = self.clock.monotonic();
         let changed = u128::from(stats.changed_bytes) * 10;
-        let is_whole = changed >= u128::from(stats.state_bytes) * u128::from(WHOLE_TENTHS);
+        let freeze = &stats.freeze;
+        let copied_bytes_max = pool.config().tuning.freeze_bytes_max;
+        // All changes of a small state fit, however many there are.
+        let holds_all = copied_bytes_max >= stats.state_bytes;
+        let stored = Stored {
+            is_whole: changed >= u128::from(stats.state_bytes) * u128::from(WHOLE_TENTHS),
+            is_copied: freeze.forked_bytes + freeze.live_bytes == 0,
+            held_bytes: freeze.held_bytes(),
+            copied_bytes_max: if holds_all { u64::MAX } else { copied_bytes_max },
+        };
         let mut state = self.state.lock();
-        state.learner.durable(now, is_whole);
+        state.learner.durable(now, stored);
         let memory = state.memory.clone();
         let asks = state.learner.every().learns() && !state.is_past_known;
         drop(state);
