@@ -8,7 +8,7 @@ the same with outlive, on:
 - one such device ("central server");
 - a disk with one arm, which loses time when many ranks write at once;
 - four storage nodes with a throttled device each. Nodes and four machines of the ranks are network
-  namespaces on one bridge. Their devices together carry half of what the path carried without limits.
+  namespaces on one bridge. Their devices carry half of what the path carried without limits.
 
 The program is a heat solver under MPI; HPL runs beside it.
 
@@ -122,7 +122,10 @@ class Bench:
             undo.callback(cluster.stop)
             cluster.start_nodes(disks, "64MiB")
             ranks = machines[NODES:]
-            here, self.load = self.load, runs.on_hosts(self.load, ranks, self.folder, RANKS // RANK_HOSTS)
+            here, self.load = (
+                self.load,
+                runs.on_hosts(self.load, ranks, self.folder, RANKS // RANK_HOSTS),
+            )
             undo.callback(setattr, self, "load", here)
             pools = itertools.count()
 

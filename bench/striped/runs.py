@@ -57,7 +57,7 @@ class Load:
 
 
 def on_hosts(load: Load, hosts: Sequence[Host], folder: Path, ranks: int) -> Load:
-    """Returns the load as `mpirun` on the first host starts it, with these ranks on each of them."""
+    """Returns the load as `mpirun` on the first host starts it, with `ranks` on each host."""
     agent = folder / "start-on-host"
     names = "\n".join(f"{host.address}) name={host.name} ;;" for host in hosts)
     agent.write_text(
@@ -80,9 +80,10 @@ exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0" && eval "$*"' "$na
     words = [word for name, value in settings.items() for word in ("--mca", name, value)]
     places = ",".join(f"{host.address}:{ranks}" for host in hosts)
     exported = [word for name in ("LD_LIBRARY_PATH", *MPI) for word in ("-x", name)]
+    named = 'hostname head && exec "$@"'
     return replace(
         load,
-        before=tuple(hosts[0].words("unshare", "--uts", "sh", "-c", 'hostname head && exec "$@"', "")),
+        before=tuple(hosts[0].words("unshare", "--uts", "sh", "-c", named, "")),
         mpirun=("mpirun", "--prefix", mpi_prefix(), *words, *exported, "--host", places),
     )
 

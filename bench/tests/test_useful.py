@@ -14,10 +14,8 @@ COSTS = model.Costs(
     pause_s=1.0,
     restart_s=2.0,
     first_s=0.8,
-    constant_s=0.1,
-    growth=0.01,
-    latency_s=0.5,
-    latency_growth=0.02,
+    costs=[(1.0, 0.11), (11.0, 0.21)],
+    latencies=[(1.0, 0.52), (11.0, 0.72)],
     full_s=50.0,
     overhead=0.002,
 )
@@ -48,10 +46,15 @@ def test_without_checkpoints_the_work_since_the_last_kill_is_left() -> None:
     assert model.none_share(0.0, 0.0, 600.0, 6000.0) == pytest.approx(0.1, rel=1e-3)
 
 
-def test_a_line_has_no_part_below_zero() -> None:
-    assert model.line([(1, 1.5), (2, 2.0), (4, 3.0)]) == pytest.approx((1.0, 0.5))
-    assert model.line([(1, 3.0), (2, 1.0)]) == (2.0, 0.0)
-    assert model.line([(1, 0.0), (3, 4.0)]) == (0.0, 1.0)
+def test_costs_lie_on_lines_between_the_measured_ones() -> None:
+    points = [(1.0, 0.2), (2.0, 0.1), (4.0, 0.5)]
+    assert [model.between(points, t) for t in (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)] == pytest.approx(
+        [0.2, 0.15, 0.1, 0.3, 0.5, 0.9]
+    )
+    # Below the first point costs do not rise, and none is negative.
+    assert model.between(points, 0.5) == pytest.approx(0.2)
+    assert model.between([(2.0, 0.1), (3.0, 0.3)], 1.0) == 0.0
+    assert model.between([(2.0, 0.1)], 50.0) == 0.1
 
 
 def test_lost_steps_count_from_the_next_restore() -> None:

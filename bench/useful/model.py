@@ -17,10 +17,8 @@ class Costs:
             steps take while memory comes.
         first_s: Cost of the first save after a restart, stall and slowdown together; 0 if the
             program makes none.
-        constant_s: Part of the cost of a later save that does not depend on the interval.
-        growth: Cost for each second of work since the last save.
-        latency_s: Part of the time until a save is durable that does not depend on the interval.
-        latency_growth: The same for each second of work since the last save.
+        costs: Measured costs of later saves, by the seconds of work since the last save.
+        latencies: Measured times from the beginning of a save until it is durable, likewise.
         full_s: Work after which everything has changed, so that costs grow no more.
         overhead: Share by which steps take longer between saves, as changes are tracked.
     """
@@ -28,20 +26,34 @@ class Costs:
     pause_s: float
     restart_s: float
     first_s: float
-    constant_s: float
-    growth: float
-    latency_s: float
-    latency_growth: float
+    costs: Sequence[tuple[float, float]]
+    latencies: Sequence[tuple[float, float]]
     full_s: float
     overhead: float
 
     def cost(self, work_s: float) -> float:
         """Returns the cost of a save after this much work."""
-        return self.constant_s + self.growth * min(work_s, self.full_s)
+        return between(self.costs, min(work_s, self.full_s))
 
     def latency(self, work_s: float) -> float:
         """Returns the time from the beginning of that save until it is durable."""
-        return self.latency_s + self.latency_growth * min(work_s, self.full_s)
+        return between(self.latencies, min(work_s, self.full_s))
+
+
+def between(points: Sequence[tuple[float, float]], t: float) -> float:
+    """Returns the value at `t` on straight lines through points, which are sorted.
+
+    Below the first and beyond the last point, the line through the nearest two goes on, and rises.
+    """
+    if len(points) == 1:
+        return points[0][1]
+    at = next((at for at in range(1, len(points) - 1) if t < points[at][0]), len(points) - 1)
+    (left, low), (right, high) = points[at - 1], points[at]
+    slope = (high - low) / (right - left)
+    if not left <= t <= right:
+        slope = max(slope, 0.0)
+    anchor, value = (left, low) if t <= right else (right, high)
+    return max(value + slope * (t - anchor), 0.0)
 
 
 def share(costs: Costs, work_s: float, mean_s: float) -> float:
@@ -86,20 +98,6 @@ def best(costs: Costs, mean_s: float) -> tuple[float, float]:
     step = (high - low) / (SWEEP_POINTS - 1)
     sweep = [math.exp(low + step * at) for at in range(SWEEP_POINTS)]
     return max(((work, share(costs, work, mean_s)) for work in sweep), key=lambda it: it[1])
-
-
-def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Fits `constant + slope·t` by least squares, with neither below 0."""
-    count = len(points)
-    mean_t = sum(t for t, _ in points) / count
-    mean_y = sum(y for _, y in points) / count
-    spread = sum((t - mean_t) ** 2 for t, _ in points)
-    slope = sum((t - mean_t) * (y - mean_y) for t, y in points) / spread if spread else 0.0
-    slope = max(slope, 0.0)
-    constant = mean_y - slope * mean_t
-    if constant < 0:
-        return 0.0, max(mean_y / mean_t, 0.0)
-    return constant, slope
 
 
 def simulated(costs: Costs, work_s: float, failure: Callable[[], float], failures: int) -> float:

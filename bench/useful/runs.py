@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import machine
-from useful.model import Costs, line
+from useful.model import Costs
 
 # Pause before a restart without `outlive run`, which makes the same one.
 PAUSE_S = 0.1
@@ -207,9 +207,9 @@ def costs_of(
         if steps > 0:
             used = [it["cpu_s"] * it["steps"] for it in (alone[0], alone[-1])]
             overheads.append((used[1] - used[0]) / steps / cpu_s - 1)
-    classes: dict[int, list[Line]] = {}
+    classes: dict[float, list[Line]] = {}
     for entry in later:
-        classes.setdefault(round(entry["work_s"]), []).append(entry)
+        classes.setdefault(round(entry["work_s"], 1), []).append(entry)
     rows = [
         {
             "work_s": statistics.median(entry["work_s"] for entry in some),
@@ -221,14 +221,13 @@ def costs_of(
         }
         for _, some in sorted(classes.items())
     ]
-    constant_s, growth = line([(row["work_s"], row["cost_s"]) for row in rows])
-    latency_s, latency_growth = line([(row["work_s"], row["latency_s"]) for row in rows])
     overhead = statistics.median(overheads) if overheads else 0.0
     first_s = max(statistics.median(map(of, firsts)), 0.0) if saves_first else 0.0
     fill_s = statistics.median(fills) if fills else 0.0
     costs = Costs(
         pause_s=PAUSE_S, restart_s=statistics.median(restarts) + fill_s, first_s=first_s,
-        constant_s=constant_s, growth=growth, latency_s=latency_s, latency_growth=latency_growth,
+        costs=[(row["work_s"], row["cost_s"]) for row in rows],
+        latencies=[(row["work_s"], row["latency_s"]) for row in rows],
         full_s=full_s, overhead=max(overhead, 0.0),
     )  # fmt: skip
     measured = {"overhead_measured": overhead, "slowdown_of_fill_s": fill_s}

@@ -183,13 +183,14 @@ pub fn answer(
         _ if dry_run => None,
         Collecting::Done => Some("done"),
         Collecting::NotAsked => Some("not_asked"),
-        Collecting::Postponed => Some("postponed"),
+        // Only a gc behind the saves of a program gives way.
+        Collecting::Postponed | Collecting::Outrun => Some("postponed"),
     };
     let mut text = before;
     match collecting {
         Collecting::Done => text.push_str(&plan_text(plan)),
         Collecting::NotAsked => text.push_str("The next gc frees the space.\n"),
-        Collecting::Postponed => text
+        Collecting::Postponed | Collecting::Outrun => text
             .push_str("Another gc or scrub is at work: that one, or the next, frees the space.\n"),
     }
     if dry_run {

@@ -1,7 +1,7 @@
 //! `outlive get`: restores files into a directory, or one of them to standard output.
 
 use crate::args::GetArgs;
-use crate::chosen::{job_at, select, skipped_json};
+use crate::chosen::{job_at, select_sound, skipped_json};
 use crate::chosen_paths::meant;
 use crate::items::{kind_of, no_files};
 use crate::output::{Answer, Reporter, bytes, count, path_json, shown};
@@ -33,7 +33,7 @@ pub fn get(args: &GetArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     let epoch = tagged(&job, epoch, &args.tag, &|manifest| manifest.is_of_files())?;
     let paths = args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec());
-    let (checkpoint, skipped) = job.files(select(epoch))?.ok_or_else(|| no_files(&job))?;
+    let (checkpoint, skipped) = job.files(select_sound(epoch))?.ok_or_else(|| no_files(&job))?;
     let choice = Selection::new(meant(&checkpoint, paths.collect())?)?;
     let options = GetOptions {
         to: args.to.clone(),

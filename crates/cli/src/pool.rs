@@ -394,7 +394,8 @@ fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy
         rule.describe(),
         count(survives as u64, "target")
     );
-    let lacks = |one: &&CheckpointRedundancy| !matches!(one.spare, Ok(spare) if spare >= survives);
+    let has = |one: &CheckpointRedundancy| matches!(one.spare, Ok(spare) if spare >= survives);
+    let lacks = |one: &&CheckpointRedundancy| one.incomplete || !has(one);
     let lacking: Vec<&CheckpointRedundancy> = found.iter().filter(lacks).collect();
     if lacking.is_empty() {
         let _ = writeln!(text, "all {} have it", count(found.len() as u64, "checkpoint"));
@@ -402,6 +403,7 @@ fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy
     }
     for one in lacking.iter().take(SHOWN_MAX) {
         let what = match &one.spare {
+            _ if one.incomplete => "is incomplete: something of it is lost".to_owned(),
             Ok(spare) if *spare < 0 && one.tiers.contains(&Tier::Slow) => {
                 "can be read from the slow tier only".to_owned()
             }
@@ -417,9 +419,13 @@ fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy
     if lacking.len() > SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", lacking.len() - SHOWN_MAX);
     }
-    let repair = pool.command("pool repair", &[]);
-    let _ =
-        writeln!(text, "`{repair}` gives them what they lack, as far as there are targets for it.");
+    if lacking.iter().any(|one| !has(one)) {
+        let repair = pool.command("pool repair", &[]);
+        let _ = writeln!(
+            text,
+            "`{repair}` gives them what they lack, as far as there are targets for it."
+        );
+    }
     text
 }
 

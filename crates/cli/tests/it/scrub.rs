@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{damage_array, files, json, outlive, pool_with_job};
+use common::{damage, damage_array, files, json, outlive, pool_with_job};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -72,6 +72,58 @@ fn damage_is_found_and_shut_in() {
     assert_eq!(prune.code, 0, "{prune:?}");
     assert_eq!(json(&["scrub", text(&pool), "--json"])["whole"], json!(true));
     assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
+}
+
+#[test]
+fn get_passes_over_a_checkpoint_of_which_something_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, tree, to) =
+        (dir.path().join("pool"), dir.path().join("tree"), dir.path().join("to"));
+    std::fs::create_dir(&tree).unwrap();
+    for epoch in [1u64, 2] {
+        // Bytes that no compression shortens, so the test finds them again.
+        let bytes: Vec<u8> = (0..40_000u64).flat_map(|at| mixed(at ^ (epoch << 32))).collect();
+        std::fs::write(tree.join("file"), &bytes).unwrap();
+        assert_eq!(outlive(&["put", text(&pool), "tree", text(&tree)]).code, 0);
+        if epoch == 2 {
+            damage(&pool, &bytes[..64]);
+        }
+    }
+    assert_eq!(outlive(&["scrub", text(&pool)]).code, 3);
+    let got = outlive(&["get", text(&pool), "tree", "--to", text(&to)]);
+    assert_eq!(got.code, 0, "{got:?}");
+    assert!(got.out.contains("checkpoint 1") && got.err.contains("checkpoint 2"), "{got:?}");
+    let third = outlive(&["get", text(&pool), "tree@2", "--to", text(&dir.path().join("other"))]);
+    assert_eq!(third.code, 3, "asked for by its number: {third:?}");
+}
+
+#[test]
+fn an_incomplete_checkpoint_does_not_have_the_redundancy_of_its_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, tree) = (dir.path().join("pool"), dir.path().join("tree"));
+    let targets = ["one", "two"].map(|name| dir.path().join(name));
+    let [one, two] = targets.each_ref().map(|target| text(target));
+    let init = ["pool", "init", text(&pool), "--target", one, "--target", two, "--mirror", "2"];
+    assert_eq!(outlive(&init).code, 0);
+    std::fs::create_dir(&tree).unwrap();
+    let bytes: Vec<u8> = (0..40_000u64).flat_map(mixed).collect();
+    std::fs::write(tree.join("file"), &bytes).unwrap();
+    assert_eq!(outlive(&["put", text(&pool), "tree", text(&tree)]).code, 0);
+    let status = outlive(&["pool", "status", text(&pool)]);
+    assert!(status.out.contains("all 1 checkpoint have it"), "{status:?}");
+    // Of both copies.
+    targets.iter().for_each(|target| damage(target, &bytes[..64]));
+    assert_eq!(outlive(&["scrub", text(&pool)]).code, 3);
+    let status = outlive(&["pool", "status", text(&pool)]);
+    assert!(status.out.contains("checkpoint 1 of tree: is incomplete"), "{status:?}");
+    assert!(!status.out.contains("have it") && !status.out.contains("pool repair"), "{status:?}");
+}
+
+/// Returns eight bytes that look random.
+fn mixed(at: u64) -> [u8; 8] {
+    let mut value = at.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    value ^= value >> 29;
+    value.wrapping_mul(0xBF58_476D_1CE4_E5B9).to_le_bytes()
 }
 
 fn json_of(words: &[&str], code: i32) -> Value {

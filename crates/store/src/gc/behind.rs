@@ -47,7 +47,9 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     };
     let keep_one = plan.keeps_any();
     let drop = [(job.clone(), drop)].into();
-    let options = GcOptions { drop, keep_one, thoroughness, ..GcOptions::default() };
+    // A round for which no save waits works beside them.
+    let gives_way = end.is_none();
+    let options = GcOptions { drop, keep_one, thoroughness, gives_way, ..GcOptions::default() };
     let report = match end {
         Some(end) => collect_after(pool, &options, end)?,
         None => collect_after(pool, &options, &mut || Ok(()))?,
@@ -60,6 +62,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     match report.collecting {
         Collecting::NotAsked => Ok(Freed::Dropped),
         Collecting::Postponed => Err(busy(pool)),
+        Collecting::Outrun => Ok(Freed::Outrun),
         Collecting::Done => Ok(Freed::Space {
             live_bytes: report.plan.live_bytes,
             own_bytes,

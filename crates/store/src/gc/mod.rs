@@ -28,7 +28,9 @@ pub use drop_job::{DropJob, drop_job, holder, listed_jobs};
 pub(crate) use drop_job::{check_closed, read_closed};
 pub(crate) use mark::live_of;
 pub use plan::{GcPlan, Thoroughness};
-pub(crate) use report::{Relisted, append_behind, archive_of, tell, tell_all};
+pub(crate) use report::{
+    ATTEMPTS, Relisted, append_behind, archive_of, saves_too_fast, tell, tell_all,
+};
 pub(crate) use run::busy;
 pub use run::{Collecting, GcReport, collect, collect_after};
 pub(crate) use survey::{FirstPacks, JobState, Survey};

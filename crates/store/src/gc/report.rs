@@ -45,31 +45,35 @@ pub fn tell_all(
 
 /// Reports to one job. `attempt` reads its log. It returns the job's state, the condemned packs
 /// that are new to the job, and an archive if the job needs one, as when it names such a pack.
-/// Otherwise the report is a sweep. `attempt` is called again if the job's program appended first.
+/// Otherwise the report is a sweep. `attempt` is called again if the job's program appended first, at
+/// most `attempts` times in all; `None` if the program was always first.
 ///
 /// # Errors
-/// `Retry` if the program is always first; errors of `attempt` and of the log.
+/// Errors of `attempt` and of the log.
 pub fn tell(
     pool: &Pool,
     gc: SessionId,
-    name: &JobName,
+    attempts: usize,
     attempt: &mut dyn FnMut() -> Result<(JobState, Vec<PackId>, Option<Archive>)>,
-) -> Result<JobState> {
-    for _ in 0..ATTEMPTS {
+) -> Result<Option<JobState>> {
+    for _ in 0..attempts {
         let (mut state, anew, archive) = attempt()?;
         let body = match archive {
             Some(archive) => Body::Archive(archive),
-            None if anew.is_empty() => return Ok(state),
+            None if anew.is_empty() => return Ok(Some(state)),
             None => Body::Sweep(Sweep { gc, packs: anew.clone() }),
         };
         if append_behind(pool, &mut state, body)? {
             state.held.extend(anew);
-            return Ok(state);
+            return Ok(Some(state));
         }
     }
-    Err(Error::retry(format!(
-        "job {name} saves too fast to be told what is condemned: try again later"
-    )))
+    Ok(None)
+}
+
+/// Returns the error for a job whose program was always first.
+pub fn saves_too_fast(name: &JobName) -> Error {
+    Error::retry(format!("job {name} saves too fast to be told what is condemned: try again later"))
 }
 
 /// Appends a record right behind the records that were read; an archive twice. Returns false if

@@ -6,7 +6,7 @@ use super::leases::end_lost_sessions;
 use super::mark::Marks;
 use super::plan::{GcPlan, is_leftover, packs_written};
 use super::prune::{check_drop, drop_checkpoints};
-use super::report::{archive_of, tell, tell_all};
+use super::report::{ATTEMPTS, archive_of, saves_too_fast, tell, tell_all};
 use super::rewrite::GcWork;
 use super::survey::{FirstPacks, JobState, Survey};
 use crate::commit::LogHead;
@@ -23,6 +23,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 const RECORDS_PER_CHECKPOINT: usize = 2;
 /// Number of records up to which a log is never worth an archive.
 const RECORDS_MIN: usize = 32;
+/// Maximum number of attempts to report to a job that saves, for a gc that gives way. Each marks the
+/// whole job.
+const ATTEMPTS_BESIDE: usize = 3;
+
 /// Whether a gc has collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Collecting {
@@ -33,6 +37,9 @@ pub enum Collecting {
     NotAsked,
     /// Another gc or scrub runs; that one, or the next, frees the space.
     Postponed,
+    /// A program has saved faster than the gc could report to its job, so the next one frees the
+    /// space.
+    Outrun,
 }
 
 /// Results of a gc.
@@ -245,11 +252,21 @@ impl Gc<'_> {
         self.store_together(&survey, &mut work)?;
 
         // From here on, jobs get reports.
+        let mut is_outrun = false;
         let told = tell_all(self.pool, &mut |name, is_first| {
             self.check_stop()?;
             let known = survey.jobs.iter().find(|job| is_first && job.name == *name);
-            self.tell(known, name, &mut work)
-        })?;
+            self.tell(known, name, &mut work)?.ok_or_else(|| {
+                is_outrun = true;
+                saves_too_fast(name)
+            })
+        });
+        // A report condemns, and only a later gc that has told all jobs deletes.
+        if is_outrun && self.options.gives_way {
+            report.collecting = Collecting::Outrun;
+            return Ok(report);
+        }
+        let told = told?;
         self.delete(&survey, &work, &told, &mut report)?;
         Ok(report)
     }
@@ -276,7 +293,7 @@ impl Gc<'_> {
 
     /// Reports the condemned packs to a job. The record is an archive if the job names one of them,
     /// has dropped checkpoints or has a long log; otherwise it is a sweep. Returns the job's state
-    /// as of this record.
+    /// as of this record; `None` if its program was always first.
     ///
     /// A job without a session gets a report, too. No writer there needs it. But an earlier gc that
     /// does not know yet that it is fenced may have read that log, and its next append names packs
@@ -286,10 +303,11 @@ impl Gc<'_> {
         known: Option<&JobState>,
         name: &JobName,
         work: &mut GcWork,
-    ) -> Result<JobState> {
+    ) -> Result<Option<JobState>> {
         let (pool, session) = (self.pool, self.packs.session());
         let mut marked = known.cloned();
-        tell(pool, session, name, &mut || {
+        let attempts = if self.options.gives_way { ATTEMPTS_BESIDE } else { ATTEMPTS };
+        tell(pool, session, attempts, &mut || {
             let (state, surveyed) = match marked.take() {
                 Some(state) => (state, true),
                 None => {

@@ -54,6 +54,9 @@ pub enum Freed {
     Nothing,
     /// Checkpoints were dropped.
     Dropped,
+    /// The same, and no space was freed, since the program saves faster than the round can report to
+    /// the job.
+    Outrun,
     /// Space was freed.
     Space {
         /// Bytes in use now.
@@ -96,6 +99,8 @@ struct State {
     held_bytes: u64,
     /// Whether dropped checkpoints, or a failed save, may still take space.
     has_dropped: bool,
+    /// Whether the last round was outrun. The next one rests, until a save waits for it.
+    is_outrun: bool,
     /// Whether space was freed, but not from nearly empty packs.
     has_let_be: bool,
     /// Time until which the thread rests.
@@ -155,7 +160,7 @@ impl BackgroundRetention {
         state.session = Some(session);
         state.commits += 1;
         state.written_bytes += new_bytes;
-        let is_urgent = state.must_free() && state.failures == 0;
+        let is_urgent = state.must_free() && state.failures == 0 && !state.is_outrun;
         let is_due = is_urgent || pool.env().clock.monotonic() >= state.rests_until;
         if state.rules.is_none() || state.is_running || !is_due {
             return;
@@ -238,7 +243,8 @@ impl Shared {
                 .is_none_or(|rules| self.work(pool, &rules, How { end: None, is_last: false }));
             let mut state = self.state();
             // The next commit starts the thread again, unless one is already urgent.
-            if !is_done || state.commits == 0 || !state.must_free() {
+            let is_urgent = state.commits > 0 && state.must_free() && !state.is_outrun;
+            if !is_done || !is_urgent {
                 state.is_running = false;
                 self.changed.notify_all();
                 return;
@@ -274,6 +280,7 @@ impl Shared {
         let what = Freeing { job, rules, session, has_dropped, collects, is_last, end };
         let freed = free(pool, what);
         let mut state = self.state();
+        state.is_outrun = matches!(freed, Ok(Freed::Outrun));
         match freed {
             Ok(Freed::Overtaken) => {
                 (state.session, state.has_dropped, state.written_bytes) = (None, false, 0);
@@ -281,7 +288,7 @@ impl Shared {
             Ok(Freed::Nothing) => {
                 state.written_bytes = state.written_bytes.saturating_sub(seen_bytes);
             }
-            Ok(Freed::Dropped) => state.has_dropped = true,
+            Ok(Freed::Dropped | Freed::Outrun) => state.has_dropped = true,
             Ok(Freed::Space { live_bytes, own_bytes, is_all }) => {
                 // The next round counts bytes written meanwhile.
                 state.written_bytes = state.written_bytes.saturating_sub(seen_bytes);
@@ -330,5 +337,60 @@ impl Shared {
 impl fmt::Debug for BackgroundRetention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BackgroundRetention").field("job", &self.0.job).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_backend::MemoryTarget;
+    use outlive_log::MemoryLog;
+    use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning};
+    use outlive_types::{Clock, FixedClock};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static CLOCK: OnceLock<Arc<FixedClock>> = OnceLock::new();
+    static ROUNDS: AtomicUsize = AtomicUsize::new(0);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A round that takes a second, and is always outrun unless a save waits for it.
+    fn outrun(_: &Pool, what: Freeing<'_>) -> Result<Freed> {
+        ROUNDS.fetch_add(1, Ordering::AcqRel);
+        let clock = CLOCK.get().unwrap();
+        clock.set(clock.monotonic() + SECOND);
+        match what.end {
+            Some(_) => Ok(Freed::Space { live_bytes: 0, own_bytes: 0, is_all: true }),
+            None => Ok(Freed::Outrun),
+        }
+    }
+
+    #[test]
+    fn a_round_that_was_outrun_rests_until_a_save_waits_for_the_next() {
+        let clock = CLOCK.get_or_init(Arc::default).clone();
+        let env = Environment { clock: clock.clone(), ..Environment::system() };
+        let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+        let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::with_locks()));
+        let pool = Pool::new(config, target, log, env);
+        let retain = BackgroundRetention::new(JobName::new("a").unwrap());
+        retain.by(outrun);
+        retain.set(Rules { last: Some(1), ..Rules::default() });
+        let rounds = || {
+            retain.wait_idle();
+            ROUNDS.load(Ordering::Acquire)
+        };
+        let commit = |bytes: u64| {
+            retain.committed(&pool, SessionId([1; 12]), bytes);
+            rounds()
+        };
+        assert_eq!(commit(WRITTEN_MIN), 1, "it is worth it");
+        assert_eq!(commit(1), 1, "the next one would be outrun, too");
+        clock.set(clock.monotonic() + SECOND * REST);
+        assert_eq!(commit(1), 2, "after a rest");
+        retain.catch_up(&pool, &mut || Ok(()));
+        assert_eq!(rounds(), 2, "there is not much to free yet");
+        assert_eq!(commit(WRITTEN_MIN), 2);
+        retain.catch_up(&pool, &mut || Ok(()));
+        assert_eq!(rounds(), 3, "a save waits for a round that nothing outruns");
+        assert_eq!(commit(WRITTEN_MIN), 4, "which ends the rest");
     }
 }

@@ -6,8 +6,8 @@ use super::listed::{Form, PackExtents, SegmentContents, add, directory_of};
 use crate::commit::LogHead;
 use crate::fill::FillSession;
 use crate::gc::{
-    FirstPacks, JobState, RankLine, Relisted, Survey, archive_of, busy, lines, live_of, tell,
-    tell_all,
+    ATTEMPTS, FirstPacks, JobState, RankLine, Relisted, Survey, archive_of, busy, lines, live_of,
+    saves_too_fast, tell, tell_all,
 };
 use crate::images::{each_image, read_page};
 use crate::index::{Locator, Pages};
@@ -331,7 +331,7 @@ impl<'a> Heal<'a> {
     /// Reports to a job: by an archive if the job names a bad pack, and by a sweep otherwise.
     fn tell(&mut self, name: &JobName) -> Result<JobState> {
         let (pool, session) = (self.pool, self.packs.session());
-        let told = tell(pool, session, name, &mut || {
+        let told = tell(pool, session, ATTEMPTS, &mut || {
             let mut state = JobState::read(pool, name, false)?;
             // After the reads, as in a gc.
             self.head.check(pool)?;
@@ -355,6 +355,7 @@ impl<'a> Heal<'a> {
             pool.check_markers()?;
             Ok((state, anew, Some(archive)))
         })?;
+        let told = told.ok_or_else(|| saves_too_fast(name))?;
         self.healed.remove(name);
         Ok(told)
     }

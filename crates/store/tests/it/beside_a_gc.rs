@@ -7,7 +7,7 @@ use common::{Program, State, Vectors, changed, noise, regions_of};
 use outlive_backend::MemoryTarget;
 use outlive_log::MemoryLog;
 use outlive_pool::Pool;
-use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::gc::{Collecting, GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, Select};
 use outlive_types::{Epoch, JobName, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,5 +94,46 @@ fn a_note_beside_a_gc_is_kept() {
             .map(|info| (info.epoch, info.manifest.remarks.label))
             .collect();
         assert_eq!(labels, [(2, String::new()), (3, "good".to_owned())], "before step {at}");
+    }
+}
+
+/// A program saves whenever a gc is about to report to it. A gc behind saves gives way, and leaves
+/// everything to the next one. Another gc reports in the end.
+#[test]
+fn a_gc_that_is_always_outrun_gives_way() {
+    for (gives_way, outruns) in [(true, 100), (false, 5)] {
+        let world = with_a_past();
+        let (steps, appends, pool) = (Steps::default(), AtomicU64::new(0), world.pool());
+        let saves = Arc::new(AtomicU64::new(0));
+        let counted = saves.clone();
+        steps.hook(move |_, op| {
+            // The prune of "a", the session of the gc, then each report to "a".
+            if op == "append" && (2..2 + outruns).contains(&appends.fetch_add(1, Ordering::AcqRel))
+            {
+                let number = counted.fetch_add(1, Ordering::AcqRel);
+                Program::start(&pool, "a").save(&state(10 + number)).unwrap();
+            }
+        });
+        let drop = [(JobName::new("a").unwrap(), [1, 2].into())].into();
+        let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
+        let options = GcOptions { drop, thoroughness, gives_way, ..GcOptions::default() };
+        let report = collect(&world.stepped(&steps), &options).unwrap();
+        let pool = world.pool();
+        if gives_way {
+            assert_eq!((report.collecting, report.deleted), (Collecting::Outrun, 0));
+            // One more as the gc ends its own session.
+            let told = saves.load(Ordering::Acquire) - 1;
+            assert_eq!(told, 3, "each attempt marks the whole job");
+            let report = collect(&pool, &GcOptions::default()).unwrap();
+            assert!(report.collecting == Collecting::Done && report.deleted > 0, "{report:?}");
+        } else {
+            assert!(report.collecting == Collecting::Done && report.deleted > 0, "{report:?}");
+            assert_eq!(saves.load(Ordering::Acquire), outruns);
+        }
+        let program = Program::start(&pool, "a");
+        for number in 0..saves.load(Ordering::Acquire) {
+            let (_, found) = program.restore(Select::Epoch(4 + number)).unwrap().unwrap();
+            assert!(found == state(10 + number), "checkpoint {}", 4 + number);
+        }
     }
 }

@@ -110,7 +110,11 @@ pub fn files(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// Flips a bit of the large array that checkpoint `epoch` stored.
 pub fn damage_array(pool: &Path, epoch: u64) {
-    let wanted = &big(epoch)[..64];
+    damage(pool, &big(epoch)[..64]);
+}
+
+/// Flips a bit of the first file of a pool that has these bytes.
+pub fn damage(pool: &Path, wanted: &[u8]) {
     for (path, mut bytes) in files(pool) {
         if let Some(at) = bytes.windows(wanted.len()).position(|window| window == wanted) {
             bytes[at] ^= 1;
@@ -118,5 +122,5 @@ pub fn damage_array(pool: &Path, epoch: u64) {
             return;
         }
     }
-    panic!("the array of checkpoint {epoch} is in no file");
+    panic!("the bytes are in no file");
 }
