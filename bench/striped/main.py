@@ -106,7 +106,8 @@ class Bench:
         for rows in sides:
             bound_s = 8 * rows**2 / report.bound_of(self.found, name)
             rounds = self.rounds * (SHORT_TIMES if bound_s < SHORT_S else 1)
-            with runs.hpl_beside(rows, self.args.hpl):
+            # There, ranks and nodes share the cores already.
+            with runs.hpl_beside(rows, self.args.hpl and name != "hosts"):
                 for schedule in (*FIXED, "adaptive"):
                     learning = LEARNING if schedule == "adaptive" else 0
                     saved = self.saves(make_pool(), rows, schedule, rounds, learning)

@@ -32,11 +32,11 @@ pub(crate) struct Sample {
     pub slowdown_s: Option<f64>,
     /// Time from the call to the commit.
     pub latency_s: f64,
-    /// What it stored.
+    /// The bytes that it stored.
     pub stored: Stored,
 }
 
-/// What a save stored, as far as its cost depends on that.
+/// Bytes that a save stored, as far as its cost depends on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stored {
     /// Whether it stored nearly all of the state.
