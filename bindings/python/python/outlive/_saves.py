@@ -28,8 +28,8 @@ class SaveInterval:
         bound: Cause of its length. "given": the rule is a time. "unmeasured": no save is measured
             yet, so the next call saves. "optimum": the least loss by saves and failures. "latency":
             the time until a save is durable. "budget": `slowdown_max`. "copies": the
-            memory for copies, since changes of a longer interval would not fit. "trial": whether saves
-            cost less while all changes fit there.
+            memory for copies, since changes of a longer interval would not fit. "trial": whether
+            saves cost less while all changes fit there.
         saves: Number of saves that were measured.
         stall_s: Seconds for which a save holds the program up.
         slowdown_s: Seconds by which the program's steps take longer because of a save; None if that
