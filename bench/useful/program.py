@@ -211,6 +211,7 @@ class Run:
         self.last = time.monotonic()
         self.saving: Any = None
         self.facts: dict[str, Any] = {}
+        self.wanted_s: float | None = None
         self.is_first = True
         self.filled = {"steps": 0, "seconds": 0.0}
 
@@ -232,6 +233,7 @@ class Run:
             if not self.works:
                 return None
             del self.works[0]
+            self.wanted_s = wanted_s
         return self.program.write() if job is None else job.save(state, force=True)
 
     def durable(self) -> None:
@@ -281,6 +283,7 @@ class Run:
                 stall_s = time.monotonic() - now
                 self.facts = {
                     "work_s": now - self.last,
+                    "wanted_s": self.wanted_s,
                     "stall_s": stall_s,
                     "is_first": self.is_first,
                 }

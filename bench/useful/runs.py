@@ -209,7 +209,7 @@ def costs_of(
             overheads.append((used[1] - used[0]) / steps / cpu_s - 1)
     classes: dict[float, list[Line]] = {}
     for entry in later:
-        classes.setdefault(round(entry["work_s"], 1), []).append(entry)
+        classes.setdefault(entry["wanted_s"], []).append(entry)
     rows = [
         {
             "work_s": statistics.median(entry["work_s"] for entry in some),

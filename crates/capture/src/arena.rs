@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Bytes that a thread copies before it takes the next piece.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Factor by which the next copies may take more memory than the newest, and find it ready.
-const AHEAD: usize = 2;
+/// Most bytes of memory that come ahead of the next copies: about 64 ms of page faults.
+const AHEAD_BYTES_MAX: usize = 64 << 20;
 
 /// A buffer that is kept from freeze to freeze. Its addresses are reserved for all that it may ever
 /// hold, so that it grows without a copy, and what is in use stays where it is.
@@ -155,10 +155,10 @@ impl Arena {
     }
 
     /// Brings memory for the copies of the next freeze, so that the program does not wait for it then:
-    /// twice as much as the newest copies took. Fresh memory takes ten times as long as a copy into
-    /// memory that was used before.
+    /// as much again as the newest copies took, at most [`AHEAD_BYTES_MAX`]. Fresh memory takes ten times
+    /// as long as a copy into memory that was used before.
     pub fn warm(&mut self) {
-        let wanted = self.filled_bytes.saturating_mul(AHEAD);
+        let wanted = self.filled_bytes + self.filled_bytes.min(AHEAD_BYTES_MAX);
         let wanted = wanted.min(self.buffer.len());
         let from = self.ready_bytes.min(wanted);
         if self.get_ready(wanted) {

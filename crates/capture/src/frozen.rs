@@ -314,7 +314,8 @@ impl Drop for FrozenMemory {
         if spare.packed.capacity() as u64 > self.freeze_bytes_max {
             spare.packed = Vec::new();
         }
-        if self.is_committed.load(Ordering::Acquire) {
+        // Copies made ahead take the rest of the budget.
+        if self.is_committed.load(Ordering::Acquire) && !self.copies_ahead {
             spare.arena.warm();
         }
         self.tracker.keep(spare);

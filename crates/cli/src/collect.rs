@@ -190,8 +190,11 @@ pub fn answer(
     match collecting {
         Collecting::Done => text.push_str(&plan_text(plan)),
         Collecting::NotAsked => text.push_str("The next gc frees the space.\n"),
-        Collecting::Postponed | Collecting::Outrun => text
+        Collecting::Postponed => text
             .push_str("Another gc or scrub is at work: that one, or the next, frees the space.\n"),
+        Collecting::Outrun => {
+            text.push_str("A program saves too fast to be told: the next gc frees the space.\n");
+        }
     }
     if dry_run {
         text.push_str("Nothing was changed.\n");

@@ -55,8 +55,8 @@ impl Sample {
     }
 
     /// Returns the longest interval whose changes can be copied, if the program changes as much in each
-    /// second as it did before this save. Pages that change twice count once, so at a longer interval
-    /// than this sample's the true time is longer.
+    /// second as it did before this save. Pages that change twice count once. So the true time is longer
+    /// than that for a longer interval than this sample's, and shorter for a shorter one.
     fn copied_until_s(&self) -> Option<f64> {
         let Stored { held_bytes, copied_bytes_max, .. } = self.stored;
         let interval_s = self.interval_s.filter(|t| *t > 0.0 && held_bytes > 0)?;
@@ -176,7 +176,7 @@ impl Costs {
 
     /// Fits the cost. All samples together show how it grows, and the newest ones how high it is now;
     /// `None` before the first sample.
-    pub fn fit(&self) -> Option<Cost> {
+    pub fn fit(&self, step_s: f64) -> Option<Cost> {
         let whole = self.samples.iter().rev().filter(|sample| sample.stored.is_whole);
         let whole_s = median(whole.take(RECENT).map(Sample::cost_s)).map(|cost| cost.max(0.0));
         let cost = |(constant_s, growth)| Cost { constant_s, growth, whole_s, copies: None };
@@ -188,7 +188,8 @@ impl Costs {
             };
             return Some(cost(copied));
         };
-        let copies = copied.filter(|_| self.copied() >= COPIED_MIN).zip(self.copied_until_s());
+        let copies =
+            copied.filter(|_| self.copied() >= COPIED_MIN).zip(self.copied_until_s(step_s));
         let copies = copies.map(|((constant_s, growth), until_s)| CopiesCost {
             constant_s,
             growth,
@@ -221,14 +222,20 @@ impl Costs {
         self.samples.iter().filter(copied).count()
     }
 
-    /// Returns the longest interval whose changes can be copied, by the newest saves, if it is long
-    /// enough for such saves to become durable.
-    pub fn copied_until_s(&self) -> Option<f64> {
+    /// Returns the longest interval whose changes can be copied, by the newest saves. The program saves
+    /// at the end of a step, which takes `step_s`. `None` if no step fits, or if the interval is too
+    /// short for such saves to become durable.
+    pub fn copied_until_s(&self, step_s: f64) -> Option<f64> {
         let until = self.recent.iter().filter_map(Sample::copied_until_s);
-        let until_s = until.min_by(f64::total_cmp)?;
+        let until_s = until.min_by(f64::total_cmp)? - step_s;
+        let latency_s = self.copied_latency_s().unwrap_or(0.0);
+        (until_s > latency_s).then_some(until_s)
+    }
+
+    /// Returns the median latency of the newest saves that copied all changes; `None` without any.
+    pub fn copied_latency_s(&self) -> Option<f64> {
         let copied = self.samples.iter().rev().filter(|sample| sample.stored.is_copied);
-        let latency_s = median(copied.take(RECENT).map(|sample| sample.latency_s));
-        Some(until_s).filter(|until_s| latency_s.is_none_or(|latency_s| latency_s < *until_s))
+        median(copied.take(RECENT).map(|sample| sample.latency_s))
     }
 }
 
@@ -238,12 +245,14 @@ fn point(sample: &Sample) -> Option<(f64, f64)> {
     sample.interval_s.filter(|t| *t > 0.0).map(|t| (t, sample.cost_s()))
 }
 
-/// Returns the number of the class of a sample's interval.
-fn class_of(sample: &Sample) -> i32 {
-    match sample.interval_s {
+/// Returns the class of a sample: whether its save copied all changes, and the number of its interval's
+/// class.
+fn class_of(sample: &Sample) -> (bool, i32) {
+    let of_interval = match sample.interval_s {
         Some(t) if t > 0.0 => t.log2().floor() as i32,
         _ => i32::MIN,
-    }
+    };
+    (sample.stored.is_copied, of_interval)
 }
 
 /// Fits a line `a + growth·t` with a, growth ≥ 0 through points: the slope is the median of the slopes
@@ -295,7 +304,7 @@ mod tests {
     fn fitted(samples: impl IntoIterator<Item = Sample>) -> Cost {
         let mut costs = Costs::default();
         samples.into_iter().for_each(|sample| costs.add(sample));
-        costs.fit().unwrap()
+        costs.fit(0.0).unwrap()
     }
 
     #[test]
@@ -367,9 +376,9 @@ mod tests {
             costs.add(Sample { latency_s: wrong, ..sample(1.0, 1.0) });
         }
         costs.add(Sample { interval_s: Some(f64::NAN), ..sample(1.0, 1.0) });
-        assert_eq!((costs.seen(), costs.fit()), (0, None));
+        assert_eq!((costs.seen(), costs.fit(0.0)), (0, None));
         costs.add(sample(1.0, 1e300));
-        assert!(costs.fit().unwrap().constant_s <= SECONDS_MAX);
-        assert!(costs.fit().unwrap().optimum(60.0).is_finite());
+        assert!(costs.fit(0.0).unwrap().constant_s <= SECONDS_MAX);
+        assert!(costs.fit(0.0).unwrap().optimum(60.0).is_finite());
     }
 }

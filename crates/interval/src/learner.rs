@@ -282,11 +282,15 @@ impl Learner {
         }
         // Saves of fewer changes may cost far less. Only trials tell.
         let is_untried = costs.copied() < COPIED_MIN && self.trials < TRIALS_MAX;
+        let step_s = self.steps.usual_s().unwrap_or(0.0);
         if let Some(until_s) =
-            costs.copied_until_s().filter(|until_s| is_untried && *until_s < seconds)
+            costs.copied_until_s(step_s).filter(|until_s| is_untried && *until_s < seconds)
         {
             return (until_s, Bound::Trial);
         }
+        // Saves that copy all changes are durable sooner than others.
+        let is_copied = cost.copies.is_some_and(|copies| seconds < copies.until_s);
+        let latency_s = costs.copied_latency_s().filter(|_| is_copied).unwrap_or(latency_s);
         if seconds < latency_s { (latency_s, Bound::Latency) } else { (seconds, Bound::Optimum) }
     }
 
@@ -297,7 +301,11 @@ impl Learner {
         let stall_s = costs.recent(|sample| Some(sample.stall_s)).unwrap_or(0.0);
         let slowdown_s = costs.slowdown_s();
         // Only this rule saves so seldom that a fit costs nothing.
-        let cost = if self.every == Every::Auto { costs.fit() } else { None };
+        let cost = if self.every == Every::Auto {
+            costs.fit(self.steps.usual_s().unwrap_or(0.0))
+        } else {
+            None
+        };
         let given = self.every.fixed().map_or(0.0, |every| every.as_secs_f64());
         let (seconds, bound) = match (self.every, cost) {
             (Every::Always | Every::Fixed(_), _) => (given, Bound::Given),

@@ -148,6 +148,20 @@ fn a_program_finds_that_saves_of_few_changes_cost_far_less() {
 }
 
 #[test]
+fn long_steps_count_for_what_can_be_copied() {
+    // A step beyond the chosen interval, the changes of two such steps do not fit.
+    for step_s in [0.4, 1.0] {
+        // Steps that vary by 40 ms would hide a cost of 6 ms.
+        let program = Program { step_s, jitter: 0.0, ..LITTLE_MEMORY };
+        let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
+        let done = program.run(&Random::new(3), &mut rule, 300.0);
+        let Rule::Learned(learner) = rule else { panic!("the rule was another") };
+        assert_eq!(learner.choice().bound, Bound::Copies, "{step_s}: {}", learner.choice());
+        assert!(done.copied as f64 > 0.9 * f64::from(done.saves), "{step_s}: {done:?}");
+    }
+}
+
+#[test]
 fn memory_for_copies_that_brings_nothing_is_tried_a_few_times() {
     // Copies cost as much, and are due far more often.
     let copies = Copies { until_s: 1.5, stall_growth: 0.2, first_stall_s: 0.4 };

@@ -20,7 +20,7 @@ const REWRITE_BELOW: f64 = 1.0 / 8.0;
 /// # Errors
 /// As [`collect_after`]; `Retry` if another command collects.
 pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
-    let Freeing { job, rules, session, has_dropped, collects, is_last, end } = what;
+    let Freeing { job, rules, session, has_dropped, collects, rewrites, is_last, end } = what;
     // Another writer has rules of its own, or none.
     if Position::of(pool, job)?.session != Some(session) {
         return Ok(Freed::Overtaken);
@@ -40,6 +40,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
         unused_max: UNUSED_MAX,
         rewrite_below: if is_last { REWRITE_BELOW } else { 0.0 },
         collect: collects,
+        rewrite: rewrites,
         // Rewriting chunks for single pages after every few saves writes more bytes than the saves
         // do.
         of_pages: false,

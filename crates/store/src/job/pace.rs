@@ -5,7 +5,7 @@ use crate::save::SaveStats;
 use outlive_interval::{Choice, Every, Learner, Past, SLOWDOWN_MAX, Stored};
 use outlive_pool::Pool;
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Clock, Epoch, Error, Result};
+use outlive_types::{Clock, Epoch, Error, FreezeMode, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -147,13 +147,14 @@ impl Pace {
         let changed = u128::from(stats.changed_bytes) * 10;
         let freeze = &stats.freeze;
         let copied_bytes_max = pool.config().tuning.freeze_bytes_max;
-        // All changes of a small state fit, however many there are.
-        let holds_all = copied_bytes_max >= stats.state_bytes;
+        // All changes of a small state fit, however many there are. Of others none, if saves must fork.
+        let is_fork = pool.config().tuning.freeze().is_ok_and(|mode| mode == FreezeMode::Fork);
+        let is_unbounded = is_fork || copied_bytes_max >= stats.state_bytes;
         let stored = Stored {
             is_whole: changed >= u128::from(stats.state_bytes) * u128::from(WHOLE_TENTHS),
             is_copied: freeze.forked_bytes + freeze.live_bytes == 0,
             held_bytes: freeze.held_bytes(),
-            copied_bytes_max: if holds_all { u64::MAX } else { copied_bytes_max },
+            copied_bytes_max: if is_unbounded { u64::MAX } else { copied_bytes_max },
         };
         let mut state = self.state.lock();
         state.learner.durable(now, stored);

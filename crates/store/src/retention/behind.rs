@@ -33,6 +33,8 @@ pub struct Freeing<'a> {
     pub has_dropped: bool,
     /// Whether to free space, too.
     pub collects: bool,
+    /// Whether to rewrite packs: not behind a round that was outrun, whose copies were in vain.
+    pub rewrites: bool,
     /// Whether the job is closed: then nearly empty packs are rewritten, too.
     pub is_last: bool,
     /// Ends the job's session first, since it would hold packs.
@@ -259,7 +261,10 @@ impl Shared {
         let done = catch_unwind(work).unwrap_or_else(|_| {
             Err(Error::bug("the retention of a job panicked; please report this"))
         });
-        self.tell(pool, &done);
+        // A round that was outrun is neither a failure nor the end of one.
+        if !self.state().is_outrun {
+            self.tell(pool, &done);
+        }
         let now = pool.env().clock.monotonic();
         self.state().rests_until = now + now.saturating_sub(begun) * REST;
         done.is_ok()
@@ -273,11 +278,12 @@ impl Shared {
         let has_dropped = state.has_dropped || is_last && state.has_let_be;
         let seen_bytes = state.written_bytes;
         let collects = end.is_some() || state.must_free();
+        let rewrites = end.is_some() || !state.is_outrun;
         let (session, free) = (state.session, self.free.get());
         drop(state);
         let (Some(session), Some(free)) = (session, free) else { return Ok(()) };
         let job = &self.job;
-        let what = Freeing { job, rules, session, has_dropped, collects, is_last, end };
+        let what = Freeing { job, rules, session, has_dropped, collects, rewrites, is_last, end };
         let freed = free(pool, what);
         let mut state = self.state();
         state.is_outrun = matches!(freed, Ok(Freed::Outrun));
