@@ -131,7 +131,12 @@ const LITTLE_MEMORY: Program = Program {
     drain_s: 0.03,
     drain_growth: 0.05,
     slowdown: 0.02,
-    copies: Some(Copies { until_s: 1.5, stall_growth: 0.005, first_stall_s: 0.1 }),
+    copies: Some(Copies {
+        until_s: 1.5,
+        fits_until_s: 1.5,
+        stall_growth: 0.005,
+        first_stall_s: 0.1,
+    }),
 };
 
 #[test]
@@ -164,7 +169,7 @@ fn long_steps_count_for_what_can_be_copied() {
 #[test]
 fn memory_for_copies_that_brings_nothing_is_tried_a_few_times() {
     // Copies cost as much, and are due far more often.
-    let copies = Copies { until_s: 1.5, stall_growth: 0.2, first_stall_s: 0.4 };
+    let copies = Copies { until_s: 1.5, fits_until_s: 1.5, stall_growth: 0.2, first_stall_s: 0.4 };
     let program = Program { copies: Some(copies), ..LITTLE_MEMORY };
     let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
     let done = program.run(&Random::new(3), &mut rule, 600.0);
@@ -175,8 +180,8 @@ fn memory_for_copies_that_brings_nothing_is_tried_a_few_times() {
 
 #[test]
 fn trials_end_if_no_save_can_be_copied() {
-    // All changes come in the first moment, so a shorter interval does not help.
-    let copies = Copies { until_s: 1e-6, stall_growth: 0.0, first_stall_s: 0.0 };
+    // Most changes come in the first moment, so a shorter interval does not help.
+    let copies = Copies { until_s: 1.5, fits_until_s: 0.0, stall_growth: 0.0, first_stall_s: 0.0 };
     let program = Program { copies: Some(copies), ..LITTLE_MEMORY };
     let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
     let done = program.run(&Random::new(3), &mut rule, 300.0);

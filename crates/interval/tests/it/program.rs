@@ -25,8 +25,10 @@ pub struct Program {
 /// Saves of few changes copy them, and stall the program for less.
 #[derive(Clone, Copy, Debug)]
 pub struct Copies {
-    /// Seconds of work whose changes fit into the memory.
+    /// Seconds of work whose changes would fit into the memory, if they came evenly.
     pub until_s: f64,
+    /// Seconds of work whose changes do fit.
+    pub fits_until_s: f64,
     /// Stall of such a save, for each second of work.
     pub stall_growth: f64,
     /// Stall of the first of them, which also pays for the memory.
@@ -41,7 +43,7 @@ impl Program {
         let Some(copies) = self.copies else {
             return (self.stall_s + self.stall_growth * since_s, Stored::default());
         };
-        let is_copied = since_s <= copies.until_s;
+        let is_copied = since_s <= copies.fits_until_s;
         let stored = Stored {
             is_copied,
             held_bytes: (COPIED_BYTES_MAX as f64 * since_s / copies.until_s) as u64,
