@@ -79,6 +79,7 @@ fn get_passes_over_a_checkpoint_of_which_something_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let (pool, tree, to) =
         (dir.path().join("pool"), dir.path().join("tree"), dir.path().join("to"));
+    assert_eq!(outlive(&["pool", "init", text(&pool)]).code, 0);
     std::fs::create_dir(&tree).unwrap();
     for epoch in [1u64, 2] {
         // Bytes that no compression shortens, so the test finds them again.
@@ -92,7 +93,7 @@ fn get_passes_over_a_checkpoint_of_which_something_is_lost() {
     assert_eq!(outlive(&["scrub", text(&pool)]).code, 3);
     let got = outlive(&["get", text(&pool), "tree", "--to", text(&to)]);
     assert_eq!(got.code, 0, "{got:?}");
-    assert!(got.out.contains("checkpoint 1") && got.err.contains("checkpoint 2"), "{got:?}");
+    assert!(got.out.contains("Checkpoint 1") && got.err.contains("checkpoint 2"), "{got:?}");
     let third = outlive(&["get", text(&pool), "tree@2", "--to", text(&dir.path().join("other"))]);
     assert_eq!(third.code, 3, "asked for by its number: {third:?}");
 }
