@@ -48,8 +48,8 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     };
     let keep_one = plan.keeps_any();
     let drop = [(job.clone(), drop)].into();
-    // A round for which no save waits works beside them.
-    let gives_way = end.is_none();
+    // Beside many busy jobs a round that gave way would free nothing for long.
+    let gives_way = false;
     let options = GcOptions { drop, keep_one, thoroughness, gives_way, ..GcOptions::default() };
     let report = match end {
         Some(end) => collect_after(pool, &options, end)?,
