@@ -7,7 +7,7 @@ use crate::descriptor::location::{is_within, real};
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::marker::{Marker, Moved};
 use crate::descriptor::paths::{MARKER, PoolPaths};
-use crate::log::open::{check_log, finish, follow};
+use crate::log::open::{check_log, finish, follow, forget_old};
 use crate::log::replicas::{ASKING, Lasting, find_set, is_there, open_replicas};
 use crate::log::room::{check_room, check_writable, needed_bytes};
 use crate::opening::init_check::{LOG_STAYS, check_around, check_log_replica, refuse_memory};
@@ -15,7 +15,7 @@ use crate::opening::marker_check::TARGET_MARKER;
 use crate::opening::rewrite::rewrite;
 use outlive_backend::{Location, SmallFiles};
 use outlive_log::Lock;
-use outlive_log::replicas::{forget, succeed};
+use outlive_log::replicas::succeed;
 use outlive_registry::directory;
 use outlive_types::{Error, Result};
 use std::fs;
@@ -82,12 +82,10 @@ impl Pool {
             return Err(overtaken(paths.log()));
         }
         let trouble = finish(paths, format, &old, &new, &wanted, true)?;
+        // Before the descriptor names the new replicas: then no process would know the old ones.
+        forget_old(paths, format, &old, &new, &wanted);
         paths.log_moved(new.clone());
         let named = self.write_down(paths)?;
-        if trouble.iter().all(Option::is_none) {
-            // Leftovers of it do no harm.
-            let _ = forget(&from, ASKING, &wanted.to_bytes()?);
-        }
         moved(&new, &named, trouble, false)
     }
 

@@ -296,6 +296,13 @@ fn a_mover_that_is_killed_is_given_again() {
         assert_eq!(fixture.put(2).code, 0);
         fixture.holds(1, 2);
         fixture.moved(&ABC);
+        let old = files(&fixture.path("a pool/log"));
+        let records: Vec<_> = old
+            .iter()
+            .filter(|(path, _)| path.extension().is_some_and(|it| it == "record"))
+            .collect();
+        let is_move = |path: &Path| text(path).contains("moved");
+        assert!(records.iter().all(|(path, _)| is_move(path)), "{number}: {:?}", records.first());
         assert_eq!(fixture.put(3).err, "");
         fixture.away("b");
         fixture.holds(1, 3);

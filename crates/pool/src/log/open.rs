@@ -8,7 +8,7 @@ use crate::log::replicas::{
     ASKING, Lasting, PoolReplica, ReplicaLookup, check_replica, find_set, is_there, open_replicas,
 };
 use outlive_backend::{Location, SmallFiles};
-use outlive_log::replicas::{NewReplica, move_to};
+use outlive_log::replicas::{NewReplica, forget, move_to};
 use outlive_log::{ManifestLog, Movable, RecordLog};
 use outlive_types::{Error, Result};
 use std::sync::Arc;
@@ -47,7 +47,10 @@ pub(crate) fn check_log(paths: &PoolPaths, format: &FormatConfig) -> Result<(Mar
         }
     }
     if let Some(moved) = moved {
+        let old = set.clone();
         follow(paths, format, &moved)?;
+        // A mover that was killed leaves these, and soon nothing says any more where they are.
+        forget_old(paths, format, &old, paths.log(), &moved);
         return check_log(paths, format);
     }
     if away.len() > set.at.len() / 2 {
@@ -85,6 +88,23 @@ pub(crate) fn follow(paths: &PoolPaths, format: &FormatConfig, moved: &Moved) ->
     })?;
     paths.log_moved(new);
     Ok(())
+}
+
+/// Deletes the records of the `old` replicas once all replicas of `new` have them. A failure leaves
+/// some, which does no harm. Until `pool.toml` names the new replicas, each process that opens the pool
+/// tries again.
+pub(crate) fn forget_old(
+    paths: &PoolPaths,
+    format: &FormatConfig,
+    old: &LogConfiguration,
+    new: &LogConfiguration,
+    moved: &Moved,
+) {
+    if !find_set(paths, format, new, Lasting::Durably).iter().all(is_there) {
+        return;
+    }
+    let Ok(bytes) = moved.to_bytes() else { return };
+    let _ = open_replicas(paths, format, old).and_then(|from| forget(&from, ASKING, &bytes));
 }
 
 /// Moves the log from `old` to the replicas of `new`, which is decided: to a majority of them, or

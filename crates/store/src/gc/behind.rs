@@ -48,9 +48,9 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     };
     let keep_one = plan.keeps_any();
     let drop = [(job.clone(), drop)].into();
-    // Beside many busy jobs a round that gave way would free nothing for long.
-    let gives_way = false;
-    let options = GcOptions { drop, keep_one, thoroughness, gives_way, ..GcOptions::default() };
+    // Without `end` no save waits for the round, so it works beside them.
+    let gives_way_to = end.is_none().then(|| job.clone());
+    let options = GcOptions { drop, keep_one, thoroughness, gives_way_to, ..GcOptions::default() };
     let report = match end {
         Some(end) => collect_after(pool, &options, end)?,
         None => collect_after(pool, &options, &mut || Ok(()))?,

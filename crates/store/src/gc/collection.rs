@@ -27,8 +27,9 @@ pub struct GcOptions {
     /// Give up records that cannot be read. Otherwise they stop a gc, since it is unknown what they
     /// refer to.
     pub forget_damaged: bool,
-    /// Give up soon if a program saves faster than the gc can report to its job, without an error.
-    pub gives_way: bool,
+    /// Job whose saves go first: the gc gives up soon, and without an error, if its program saves faster
+    /// than the gc can report to it.
+    pub gives_way_to: Option<JobName>,
     /// Only plan.
     pub dry_run: bool,
     /// Set it to end the gc early: the work done by then is valid, and the next gc continues.

@@ -23,8 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 const RECORDS_PER_CHECKPOINT: usize = 2;
 /// Number of records up to which a log is never worth an archive.
 const RECORDS_MIN: usize = 32;
-/// Maximum number of attempts to report to a job that saves, for a gc that gives way. Each marks the
-/// whole job.
+/// Maximum number of attempts to report to a job whose saves go first. Each marks the whole job.
 const ATTEMPTS_BESIDE: usize = 3;
 
 /// Whether a gc has collected.
@@ -257,12 +256,12 @@ impl Gc<'_> {
             self.check_stop()?;
             let known = survey.jobs.iter().find(|job| is_first && job.name == *name);
             self.tell(known, name, &mut work)?.ok_or_else(|| {
-                is_outrun = true;
+                is_outrun = self.gives_way_to(name);
                 saves_too_fast(name)
             })
         });
         // A report condemns, and only a later gc that has told all jobs deletes.
-        if is_outrun && self.options.gives_way {
+        if is_outrun {
             report.collecting = Collecting::Outrun;
             return Ok(report);
         }
@@ -277,6 +276,10 @@ impl Gc<'_> {
         let drop = self.options.drop.get(&job.name).filter(|_| self.options.dry_run);
         let stays = |m: &&Manifest| drop.is_none_or(|drop| !drop.contains(&m.epoch));
         job.manifests.iter().filter(stays).collect()
+    }
+
+    fn gives_way_to(&self, name: &JobName) -> bool {
+        self.options.gives_way_to.as_ref() == Some(name)
     }
 
     /// Whether a job gets its report as an archive.
@@ -306,7 +309,7 @@ impl Gc<'_> {
     ) -> Result<Option<JobState>> {
         let (pool, session) = (self.pool, self.packs.session());
         let mut marked = known.cloned();
-        let attempts = if self.options.gives_way { ATTEMPTS_BESIDE } else { ATTEMPTS };
+        let attempts = if self.gives_way_to(name) { ATTEMPTS_BESIDE } else { ATTEMPTS };
         tell(pool, session, attempts, &mut || {
             let (state, surveyed) = match marked.take() {
                 Some(state) => (state, true),

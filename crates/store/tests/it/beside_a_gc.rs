@@ -97,11 +97,11 @@ fn a_note_beside_a_gc_is_kept() {
     }
 }
 
-/// A program saves whenever a gc is about to report to it. A gc behind saves gives way, and leaves
-/// everything to the next one. Another gc reports in the end.
+/// A program saves whenever a gc is about to report to it. A gc behind its saves gives way, and leaves
+/// everything to the next one. Another gc, also one behind the saves of another job, reports in the end.
 #[test]
 fn a_gc_that_is_always_outrun_gives_way() {
-    for (gives_way, outruns) in [(true, 100), (false, 5)] {
+    for (gives_way_to, outruns) in [(Some("a"), 100), (Some("b"), 5), (None, 5)] {
         let world = with_a_past();
         let (steps, appends, pool) = (Steps::default(), AtomicU64::new(0), world.pool());
         let saves = Arc::new(AtomicU64::new(0));
@@ -116,7 +116,9 @@ fn a_gc_that_is_always_outrun_gives_way() {
         });
         let drop = [(JobName::new("a").unwrap(), [1, 2].into())].into();
         let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
-        let options = GcOptions { drop, thoroughness, gives_way, ..GcOptions::default() };
+        let gives_way_to = gives_way_to.map(|name| JobName::new(name).unwrap());
+        let gives_way = outruns == 100;
+        let options = GcOptions { drop, thoroughness, gives_way_to, ..GcOptions::default() };
         let report = collect(&world.stepped(&steps), &options).unwrap();
         let pool = world.pool();
         if gives_way {
