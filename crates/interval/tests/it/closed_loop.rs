@@ -1,8 +1,8 @@
 //! A program that learns from its own saves and failures comes near the best fixed interval.
 
-use crate::program::{Copies, Program, Rule};
+use crate::program::{Copies, Done, Program, Rule};
 use crate::random::{BOTH, Failures, Random};
-use outlive_interval::{Bound, Every, Learner, Past};
+use outlive_interval::{Bound, Choice, Every, Learner, Past};
 use std::time::Duration;
 
 const ATTEMPTS: usize = 120;
@@ -33,6 +33,14 @@ fn learned(past: &Past) -> Rule {
     let mut learner = Learner::new(Every::Auto, false, Duration::ZERO);
     learner.set_past(past.clone(), Duration::ZERO);
     Rule::Learned(Box::new(learner))
+}
+
+/// Runs a program that has failed every ten minutes, and returns its last choice and what it did.
+fn after(program: &Program, seconds: f64) -> (Choice, Done) {
+    let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
+    let done = program.run(&Random::new(3), &mut rule, seconds);
+    let Rule::Learned(learner) = rule else { panic!("the rule was another") };
+    (learner.choice().clone(), done)
 }
 
 fn is_near_the_best(program: &Program, failures: Failures, mtbf_s: f64) {
@@ -109,13 +117,8 @@ fn the_slowdown_beside_a_save_is_a_cost() {
         slowdown: 0.0,
         copies: None,
     };
-    let cost = |program: Program| {
-        let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
-        program.run(&Random::new(3), &mut rule, 20_000.0);
-        let Rule::Learned(learner) = rule else { panic!("the rule was another") };
-        learner.choice().clone()
-    };
-    let (free, slow) = (cost(free), cost(Program { slowdown: 0.3, ..free }));
+    let slow = Program { slowdown: 0.3, ..free };
+    let (free, slow) = (after(&free, 20_000.0).0, after(&slow, 20_000.0).0);
     assert!(free.slowdown_s.unwrap() < 0.5, "{free}");
     // 10 s at 70 % of the speed.
     assert!((slow.slowdown_s.unwrap() - 3.0).abs() < 0.7, "{slow}");
@@ -141,10 +144,7 @@ const LITTLE_MEMORY: Program = Program {
 
 #[test]
 fn a_program_finds_that_saves_of_few_changes_cost_far_less() {
-    let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
-    let done = LITTLE_MEMORY.run(&Random::new(3), &mut rule, 300.0);
-    let Rule::Learned(learner) = rule else { panic!("the rule was another") };
-    let choice = learner.choice();
+    let (choice, done) = after(&LITTLE_MEMORY, 300.0);
     assert_eq!(choice.bound, Bound::Copies, "{choice}");
     assert!((1.0..1.5).contains(&choice.seconds), "{choice}");
     assert!(choice.reasons().starts_with("as long as all changes fit"), "{choice}");
@@ -158,10 +158,8 @@ fn long_steps_count_for_what_can_be_copied() {
     for step_s in [0.4, 1.0] {
         // Steps that vary by 40 ms would hide a cost of 6 ms.
         let program = Program { step_s, jitter: 0.0, ..LITTLE_MEMORY };
-        let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
-        let done = program.run(&Random::new(3), &mut rule, 300.0);
-        let Rule::Learned(learner) = rule else { panic!("the rule was another") };
-        assert_eq!(learner.choice().bound, Bound::Copies, "{step_s}: {}", learner.choice());
+        let (choice, done) = after(&program, 300.0);
+        assert_eq!(choice.bound, Bound::Copies, "{step_s}: {choice}");
         assert!(done.copied as f64 > 0.9 * f64::from(done.saves), "{step_s}: {done:?}");
     }
 }
@@ -171,10 +169,8 @@ fn memory_for_copies_that_brings_nothing_is_tried_a_few_times() {
     // Copies cost as much, and are due far more often.
     let copies = Copies { until_s: 1.5, fits_until_s: 1.5, stall_growth: 0.2, first_stall_s: 0.4 };
     let program = Program { copies: Some(copies), ..LITTLE_MEMORY };
-    let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
-    let done = program.run(&Random::new(3), &mut rule, 600.0);
-    let Rule::Learned(learner) = rule else { panic!("the rule was another") };
-    assert_eq!(learner.choice().bound, Bound::Optimum, "{}", learner.choice());
+    let (choice, done) = after(&program, 600.0);
+    assert_eq!(choice.bound, Bound::Optimum, "{choice}");
     assert!((3..=6).contains(&done.copied), "{done:?}");
 }
 
@@ -183,10 +179,8 @@ fn trials_end_if_no_save_can_be_copied() {
     // Most changes come in the first moment, so a shorter interval does not help.
     let copies = Copies { until_s: 1.5, fits_until_s: 0.0, stall_growth: 0.0, first_stall_s: 0.0 };
     let program = Program { copies: Some(copies), ..LITTLE_MEMORY };
-    let mut rule = learned(&Past { failures: 1e3, exposure_s: 1e3 * 600.0, ..Past::default() });
-    let done = program.run(&Random::new(3), &mut rule, 300.0);
-    let Rule::Learned(learner) = rule else { panic!("the rule was another") };
-    assert_eq!(learner.choice().bound, Bound::Optimum, "{}", learner.choice());
+    let (choice, done) = after(&program, 300.0);
+    assert_eq!(choice.bound, Bound::Optimum, "{choice}");
     assert!(done.saves < 40, "{done:?}");
 }
 
