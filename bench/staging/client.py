@@ -2,8 +2,8 @@
 
     python client.py POOL RANK SIZE MIB SERVER
 
-The lines are "save", "restore", "put", "get" (by `copies`), "restart lazy", "restart eager", or
-"often PERCENT PER_S SECONDS". Each reply is one line of JSON: when it began and ended, by the clock
+The lines are "prepare", "save", "wipe", "restore", "put", "get" (by `copies`), "restart lazy",
+"restart eager", or "often PERCENT PER_S SECONDS". Each reply is one line of JSON: when it began and ended, by the clock
 that all processes share, and the memory of the process.
 """
 
@@ -60,9 +60,12 @@ class Client:
         """Saves all of it, and waits until it is durable."""
         self.job.save(self.state, wait=True)
 
+    def wipe(self) -> None:
+        """Loses the state: what follows brings all of it back."""
+        self.words[:] = 0
+
     def restore(self) -> None:
         """Restores into the same memory."""
-        self.words[:] = 0
         self.job.restore(into=self.state)
 
     def restart(self, lazy: str) -> dict[str, Any]:
@@ -84,8 +87,6 @@ class Client:
             host, port = self.server.split(":")
             self.stream = socket.create_connection((host, int(port)))
         view = self.words.view(np.uint8).data
-        if way == "get":
-            self.words[:] = 0
         self.stream.sendall(f"{way} {self.name} {len(view)}\n".encode())
         if way == "get":
             receive(self.stream, view)

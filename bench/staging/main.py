@@ -26,6 +26,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -182,6 +183,8 @@ def rounds_of(
     for _ in range(rounds):
         at_once(programs, "prepare")
         for line in lines:
+            if line in ("restore", "get"):
+                at_once(programs, "wipe")
             found[line].append(rate(at_once(programs, line), mib << 20) / 1e6)
     return found
 
@@ -223,6 +226,7 @@ def many(cluster: Cluster, disks: Sequence[Path], args: argparse.Namespace) -> d
     with cluster.programs(cluster.make_pool("many"), args.clients, args.mib_many) as programs:
         before = max(it["rss"] for it in at_once(programs, "prepare"))
         save = at_once(programs, "save")
+        at_once(programs, "wipe")
         restore = at_once(programs, "restore")
     return {
         "clients": args.clients,
@@ -241,6 +245,7 @@ def often(cluster: Cluster, disks: Sequence[Path], args: argparse.Namespace) -> 
     with cluster.programs(cluster.make_pool("often"), 1, 1024) as programs:
         at_once(programs, "save")
         found = at_once(programs, f"often 1 5 {args.often}")[0]
+        at_once(programs, "wipe")
         at_once(programs, "restore")
         lazy = at_once(programs, "restart lazy")[0]
     return {**found, "lazy_first_s": lazy["first_s"], "lazy_all_s": lazy["all_s"]}
@@ -324,6 +329,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     devices.check()
+    # Gives devices, hosts and the folder back, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="nodes-", dir=args.dir))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)

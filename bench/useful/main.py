@@ -40,6 +40,8 @@ from useful import model, runs
 DAY_S = 86_400.0
 GOAL_SHARE = 0.995
 GOAL_OF_BEST = 0.99
+# Pages from one changed page to the next. Both orders come to each page once in each round.
+STRIDES = {"scattered": 1_000_003, "dense": 1}
 
 
 class Bench:
@@ -54,6 +56,7 @@ class Bench:
             "state_bytes": pages * PAGE_BYTES,
             # Until a reference has measured the time of a step.
             "pages_per_step": 1,
+            "stride": STRIDES[args.pattern],
             "every_s": args.fixed,
             "lazy": not args.eager,
             "keep_last": args.keep,
@@ -232,6 +235,10 @@ def main() -> None:
     parser.add_argument(
         "--changed", type=float, default=0.01, help="share of the pages that change a second [0.01]"
     )
+    parser.add_argument(
+        "--pattern", choices=STRIDES, default="scattered",
+        help="changed pages lie next to each other, or scattered [scattered]",
+    )  # fmt: skip
     parser.add_argument("--mean", type=float, default=600.0, help="seconds between failures [600]")
     parser.add_argument(
         "--compress", type=float, default=10.0, help="factor by which real kills come faster [10]"
@@ -242,8 +249,8 @@ def main() -> None:
     parser.add_argument("--fixed", type=float, default=60.0, help="fixed interval in seconds [60]")
     parser.add_argument(
         "--works", type=lambda text: [*map(float, text.split(","))],
-        default=[0.7, 1.3, 2.0, 8.0, 20.0],
-        help="seconds of work before measured saves [0.7,1.3,2,8,20]",
+        default=[0.7, 1.3, 1.45, 2.0, 8.0, 20.0],
+        help="seconds of work before measured saves [0.7,1.3,1.45,2,8,20]",
     )  # fmt: skip
     parser.add_argument("--lives", type=int, default=4, help="processes that measure costs [4]")
     parser.add_argument(

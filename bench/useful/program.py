@@ -4,6 +4,7 @@
 
 - `way`: "outlive", "whole" (all bytes to a new file, with fsync and rename) or "none";
 - `state_bytes`, and `pages_per_step`, the number of pages that each step changes;
+- `stride`: number of pages from one changed page to the next, modulo all;
 - `lazy`: whether a restore returns at once, and memory comes while the program runs;
 - `keep_last`: number of checkpoints to keep, or 0 for all;
 - `freeze_bytes_max`: memory for copies of changed pages, or 0 for that of the pool;
@@ -40,8 +41,6 @@ import outlive  # noqa: E402
 PAGE_BYTES = 4096
 WORDS = PAGE_BYTES // 8
 PART_WORDS = 1 << 24
-# The order in which pages change is scattered, and comes to each page once in each round.
-STRIDE = 1_000_003
 MATRIX = 192
 PRODUCTS = 8
 # Steps that take longer count as this many usual ones: the process was not running.
@@ -166,7 +165,7 @@ class Program:
             np.matmul(LEFT, RIGHT)
         count, step = self.settings["pages_per_step"], self.state["step"]
         order = np.arange(step * count, (step + 1) * count) % len(self.pages)
-        self.pages[order * STRIDE % len(self.pages), 0] += np.uint64(1)
+        self.pages[order * self.settings["stride"] % len(self.pages), 0] += np.uint64(1)
         self.state["step"] = step + 1
         self._step[:] = struct.pack("<q", step + 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,3 +145,46 @@ def test_no_kill_of_ranks_and_hosts_loses_a_committed_step(
             host.lines.clear()
         hosts[name].says("4 seats taken, 0 vacant")
     command("verify", pool)
+
+
+FAILS_ONCE = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np, outlive
+pool, once = sys.argv[1], Path(sys.argv[2])
+state = {"step": 0, "a": np.zeros(100_000)}
+with outlive.open(pool).job("steps") as job:
+    job.restore(into=state)
+    print("begins at", state["step"], flush=True)
+    while state["step"] < 10:
+        state["step"] += 1
+        state["a"] += 1
+        job.save(state, force=True, wait=True)
+        if state["step"] == 5 and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+assert (state["a"] == 10).all()
+"""
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["node of all attempts", "node of each attempt"])
+def test_a_supervisor_starts_nodes_and_a_node_starts_a_supervisor(
+    tmp_path: Path, stays: bool
+) -> None:
+    pool, data = tmp_path / "pool", tmp_path / "data"
+    command("pool", "init", pool, "--seats", 1, "--slow", tmp_path / "slow")
+    program = [sys.executable, "-c", FAILS_ONCE, pool, tmp_path / "once"]
+    node = ["outlive", "node", "local", "--pool", pool, "--data", data, "--"]
+    supervisor = ["outlive", "run", "--pool", pool, "--job", "steps", "--"]
+    each = ["mpirun.openmpi", "--allow-run-as-root", "--map-by", "ppr:1:node"]
+    words = [*node, *supervisor] if stays else [*supervisor, *each, *node]
+    done = subprocess.run(
+        [*map(str, words), *map(str, program)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["begins at 0", "begins at 5"], done.stderr
+    assert done.stderr.count("Seat ") == done.stderr.count("is given back") == (1 if stays else 2)
+    # The node is gone, and its data; the slow tier has all.
+    assert not [folder for folder in data.iterdir() if folder.is_dir()]
+    with outlive.open(pool).job("steps") as job:
+        assert job.restore()["step"] == 10

@@ -109,7 +109,7 @@ fn memory(
 ) -> Result<NodeSet> {
     let mut roots: Vec<TreeRef> = vec![image.catalog, image.packed];
     if !image.catalog.root.is_zero() {
-        let catalog = read_catalog(pool, found.locator, image.catalog)?;
+        let catalog = read_catalog(pool, &mut &*found.locator, image.catalog)?;
         roots.extend(catalog.regions.iter().filter_map(|region| region.tree()));
     }
     let mut levels: BTreeMap<u8, BTreeSet<Fingerprint>> = BTreeMap::new();

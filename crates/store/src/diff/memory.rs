@@ -67,7 +67,7 @@ impl ComparedMemory {
     pub fn open(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<ComparedMemory> {
         let Image { reference: image, segments, .. } = image_of(pool, manifest, rank)?;
         let locator = Locator::load(pool, &segments)?;
-        let catalog = read_catalog(pool, &locator, image.catalog)?;
+        let catalog = read_catalog(pool, &mut &locator, image.catalog)?;
         Ok(ComparedMemory { locator, catalog, image })
     }
 }
@@ -130,8 +130,9 @@ impl Packed<'_> {
             return Ok(diff);
         }
         if self.bytes.is_none() {
-            let read =
-                |image: &ComparedMemory| read_stream(self.pool, &image.locator, image.image.packed);
+            let read = |image: &ComparedMemory| {
+                read_stream(self.pool, &mut &image.locator, image.image.packed)
+            };
             self.bytes = Some([read(self.images[0])?, read(self.images[1])?]);
         }
         let Some(streams) = &self.bytes else { return Ok(diff) };

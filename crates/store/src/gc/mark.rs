@@ -225,7 +225,7 @@ pub fn live_of(
             let mut roots: Vec<(TreeRef, Option<Subtree>)> = vec![(image.packed, None)];
             if !image.catalog.root.is_zero() && needs.enter(whole, None) {
                 roots.push((image.catalog, Some(whole)));
-                match (read_catalog(pool, locator, image.catalog), &mut lost) {
+                match (read_catalog(pool, &mut &*locator, image.catalog), &mut lost) {
                     (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
                         lost(image.catalog.root);
                     }

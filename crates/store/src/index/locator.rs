@@ -51,7 +51,7 @@ impl Pages {
 }
 
 /// Resolves fingerprints. Takes about 60 bytes a chunk, and 32 more for one in a frame.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Locator {
     packs: Vec<PackId>,
     /// Whole chunks and nodes; the first slice of a chunk that exists in slices only.
@@ -124,6 +124,24 @@ impl Locator {
         others
     }
 
+    /// Adds the entries of a directory that are `wanted`, and leaves those in `wanted` whose chunk
+    /// it does not list as a whole. `wanted` is sorted, as entries of directories are.
+    pub(super) fn extend_by(&mut self, directory: &Directory, wanted: &mut Vec<Fingerprint>) {
+        let first = self.packs.len() as u32;
+        self.packs.extend_from_slice(&directory.packs);
+        let mut rest = directory.entries.as_slice();
+        wanted.retain(|fp| {
+            rest = &rest[gallop(rest, fp)..];
+            let equal = rest.iter().take_while(|entry| entry.fp == *fp);
+            let mut is_whole = false;
+            for entry in equal.filter(|entry| entry.kind.is_resolved()) {
+                self.add(first, entry);
+                is_whole |= entry.kind.slice().is_none();
+            }
+            !is_whole
+        });
+    }
+
     /// Makes a locator of one directory.
     pub fn of(directory: &Directory) -> Locator {
         let mut locator = Locator { packs: directory.packs.clone(), ..Locator::default() };
@@ -193,6 +211,11 @@ impl Locator {
         })
     }
 
+    /// Returns whether it lists a node, or a chunk as a whole.
+    pub fn lists(&self, fp: &Fingerprint) -> bool {
+        self.forms(fp).any(|extent| extent.slice.is_none())
+    }
+
     /// Returns the pack extents of a chunk or node, or of its slices, in order of preference.
     pub fn forms(&self, fp: &Fingerprint) -> impl Iterator<Item = PackExtent> {
         let further = self.slices.get(fp).into_iter().flatten();
@@ -224,5 +247,75 @@ impl Locator {
     /// Returns true if no chunk or node is known.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
+    }
+}
+
+/// Returns the number of entries before `fp`, which is found faster the nearer it is.
+fn gallop(entries: &[DirectoryEntry], fp: &Fingerprint) -> usize {
+    let mut end = 1;
+    while end < entries.len() && entries[end - 1].fp < *fp {
+        end *= 2;
+    }
+    let from = end / 2;
+    let near = &entries[from..end.min(entries.len())];
+    from + near.partition_point(|entry| entry.fp < *fp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_format::EntryKind;
+    use outlive_types::SeededRng;
+
+    /// Some have equal prefixes.
+    fn fp(number: u64) -> Fingerprint {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&(number / 3).to_be_bytes());
+        bytes[31] = 1 + (number % 3) as u8;
+        Fingerprint(bytes)
+    }
+
+    /// A directory of some of 100 chunks, a third of them as slices.
+    fn directory(rng: &SeededRng, pack: u8) -> Directory {
+        let page = PAGE_BYTES as u32;
+        let entries = (0..rng.next_u64() % 60).map(|number| {
+            let pages = PageSet::of((rng.next_u64() % 4) as u32, 1, 0);
+            let kind = match rng.next_u64() % 3 {
+                0 => EntryKind::Slice(SliceForm::new(pages, 4, 0).unwrap()),
+                1 => EntryKind::Chunk,
+                _ => EntryKind::Node,
+            };
+            let (fp, offset) = (fp(rng.next_u64() % 100), number as u32 * page);
+            DirectoryEntry { fp, kind, pack: 0, offset, length: page, frame: None }
+        });
+        Directory::new(vec![PackId([pack; 20])], entries.collect())
+    }
+
+    #[test]
+    fn wanted_entries_are_found_as_if_all_were_loaded() {
+        let rng = SeededRng::new(1);
+        for _ in 0..200 {
+            let directories: Vec<Directory> = (1..5).map(|pack| directory(&rng, pack)).collect();
+            let mut wanted: Vec<Fingerprint> =
+                (0..100).filter(|_| rng.next_u64() % 4 == 0).map(fp).collect();
+            let asked = wanted.clone();
+            let (mut some, mut all) = (Locator::default(), Locator::default());
+            for directory in &directories {
+                some.extend_by(directory, &mut wanted);
+                all.extend(directory, &|_| true);
+            }
+            for fp in &asked {
+                assert_eq!(some.lists(fp), all.lists(fp), "{fp:?}");
+                assert_eq!(wanted.contains(fp), !all.lists(fp), "{fp:?}");
+                for page in 0..4 {
+                    let pages = Pages::From(page, 1);
+                    assert_eq!(
+                        some.find_pages(fp, pages).is_ok(),
+                        all.find_pages(fp, pages).is_ok()
+                    );
+                }
+            }
+            assert!(some.len() <= asked.len());
+        }
     }
 }

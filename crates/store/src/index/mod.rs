@@ -14,9 +14,9 @@ mod survey;
 pub use fingerprint_range::FingerprintRange;
 pub use locator::{Locator, Pages, ReadItem};
 pub use pool_index::{PoolIndex, SharedSegment};
-pub use restore_locator::RestoreLocator;
+pub use restore_locator::{Extents, IsNamed, RestoreLocator};
 pub use rolling::{Rolling, Stepped};
-pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
+pub use segments::{MERGE_AT, choose_merge, merge, newest_first, read_segment};
 pub use shared::SharedChunks;
 pub use stored_chunks::StoredChunks;
 

@@ -12,6 +12,14 @@ use std::collections::HashMap;
 /// Number of segments of one level that are merged.
 pub const MERGE_AT: usize = 8;
 
+/// Returns segments, the newest first. Each merge makes a segment of the next level from older ones,
+/// and a manifest has those of one level in the order of the saves.
+pub fn newest_first(segments: &[SegmentRef]) -> Vec<SegmentRef> {
+    let mut sorted: Vec<SegmentRef> = segments.iter().rev().copied().collect();
+    sorted.sort_by_key(|segment| segment.level);
+    sorted
+}
+
 /// Reads and verifies a segment.
 ///
 /// # Errors

@@ -205,9 +205,11 @@ impl Job {
             };
             let incomplete = history(pool, name)?.find(is_it).is_some_and(|entry| entry.incomplete);
             refuse_suspect(checkpoint, incomplete, select)?;
-            let (selected, sink) = prepare(checkpoint)?;
-            let stats = Runner::read_eager(checkpoint, &selected, &sink)?;
-            Ok((selected, sink, stats))
+            checkpoint.repeated(&mut || {
+                let (selected, sink) = prepare(checkpoint)?;
+                let stats = Runner::read_eager(checkpoint, &selected, &sink)?;
+                Ok((selected, sink, stats))
+            })
         };
         let mut found = first_good(pool, name, select, &mut attempt);
         self.distrust(found.as_mut().map(|found| found.as_ref().map(|(_, _, skipped)| skipped)));

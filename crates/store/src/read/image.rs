@@ -4,15 +4,17 @@ use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use super::trees::read_trees;
 use crate::commit::{history, mark_suspect};
 use crate::images::{image_to_restore, only_image};
-use crate::index::{Locator, ReadItem, RestoreLocator};
+use crate::index::{Extents, IsNamed, Locator, ReadItem, RestoreLocator};
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{
-    Epoch, Error, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation, Result,
+    Epoch, Error, ErrorKind, Fingerprint, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation,
+    Result, sync,
 };
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// One stream of the image.
 #[derive(Clone, Debug)]
@@ -33,6 +35,70 @@ pub(super) fn is_in_log(pool: &Pool, job: &JobName, manifest: &Manifest) -> Resu
     Ok(false)
 }
 
+/// Returns a function that looks for that in the log.
+pub(super) fn is_named(pool: &Pool, job: &JobName, manifest: &Manifest) -> IsNamed {
+    let (pool, job, manifest) = (pool.clone(), job.clone(), manifest.clone());
+    Box::new(move || is_in_log(&pool, &job, &manifest))
+}
+
+/// The catalog of an image, and its trees.
+struct Metadata {
+    catalog: Catalog,
+    catalog_bytes: Vec<u8>,
+    catalog_tree: PageTree,
+    streams: Vec<Stream>,
+}
+
+impl Metadata {
+    fn read(pool: &Pool, extents: &mut dyn Extents, image: &ImageRef) -> Result<Metadata> {
+        let mut trees = read_trees(pool, extents, &[image.catalog])?;
+        let catalog_tree = trees.pop().unwrap_or_default();
+        let catalog_bytes = read_whole(pool, extents, &catalog_tree)?;
+        let catalog = Catalog::decode(&catalog_bytes)?;
+        check_packed(&catalog, image.packed)?;
+
+        let mut names = Vec::new();
+        let mut roots = Vec::new();
+        if image.packed != TreeRef::EMPTY {
+            names.push(PACKED_STREAM.to_owned());
+            roots.push(image.packed);
+        }
+        for region in &catalog.regions {
+            if let Some(tree) = region.tree() {
+                names.push(region.desc.name.clone());
+                roots.push(tree);
+            }
+        }
+        let trees = read_trees(pool, extents, &roots).map_err(|error| {
+            // Read one by one, the trees show which stream the error concerns.
+            let is_hit = |root: &TreeRef| read_trees(pool, extents, &[*root]).is_err();
+            match roots.iter().position(is_hit) {
+                Some(at) => error.context(stream_words(&names[at])),
+                None => error,
+            }
+        })?;
+        let streams =
+            names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
+        Ok(Metadata { catalog, catalog_bytes, catalog_tree, streams })
+    }
+}
+
+/// Returns pack extents, with those of the chunks of trees.
+fn find_chunks<'a>(
+    extents: &'a mut dyn Extents,
+    trees: &[(usize, &PageTree)],
+) -> Result<&'a Locator> {
+    let (mut chunks, mut are_kept) = (Vec::new(), true);
+    for (_, tree) in trees {
+        tree.for_each_leaf(&mut |_, leaf| match &leaf.kept {
+            Some(leaf) => chunks.extend_from_slice(&leaf.chunks),
+            None => are_kept = false,
+        });
+    }
+    // Chunks of leaves that memory does not keep are not known yet.
+    if are_kept { extents.chunks(chunks) } else { extents.all() }
+}
+
 /// One rank's image of memory: its metadata, read and verified.
 #[derive(Debug)]
 pub struct MemoryImage {
@@ -42,8 +108,8 @@ pub struct MemoryImage {
     image: ImageRef,
     segments: Vec<SegmentRef>,
     as_of: u64,
-    locator: Locator,
-    is_searched: bool,
+    /// Locked while segments are read.
+    extents: sync::Mutex<RestoreLocator>,
     catalog: Catalog,
     catalog_bytes: Vec<u8>,
     catalog_tree: PageTree,
@@ -115,63 +181,91 @@ impl MemoryImage {
                  `Job.get_files`",
             ));
         }
-        let RestoreLocator { locator, instead_of } =
-            RestoreLocator::load(pool, &segments, &|| is_in_log(pool, job, &manifest))?;
-        let mut trees = read_trees(pool, &locator, &[image.catalog])?;
-        let catalog_tree = trees.pop().unwrap_or_default();
-        let stream = Stream { name: "catalog".to_owned(), tree: catalog_tree.clone() };
-        let catalog_bytes = read_whole(pool, &locator, stream)?;
-        let catalog = Catalog::decode(&catalog_bytes)?;
-        check_packed(&catalog, image.packed)?;
-
-        let mut names = Vec::new();
-        let mut roots = Vec::new();
-        if image.packed != TreeRef::EMPTY {
-            names.push(PACKED_STREAM.to_owned());
-            roots.push(image.packed);
-        }
-        for region in &catalog.regions {
-            if let Some(tree) = region.tree() {
-                names.push(region.desc.name.clone());
-                roots.push(tree);
-            }
-        }
-        let trees = read_trees(pool, &locator, &roots).map_err(|error| {
-            // Read one by one, the trees show which stream the error concerns.
-            let is_hit = |root: &TreeRef| read_trees(pool, &locator, &[*root]).is_err();
-            match roots.iter().position(is_hit) {
-                Some(at) => error.context(stream_words(&names[at])),
-                None => error,
-            }
-        })?;
-        let streams =
-            names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
-        if let Some(damage) = &instead_of {
-            // Programs that continue from it, and prune rules, must know of the damage. A pool that
-            // is not writable can be read all the same.
-            let _ = mark_suspect(pool, job, manifest.epoch);
-            pool.warn(format!(
-                "{damage}: the directories of all packs tell where {} is; run: {}",
-                image_words(job, &manifest, image.rank),
-                pool.command("scrub", &[])
-            ));
-        }
+        let mut extents = RestoreLocator::new(pool, &segments, is_named(pool, job, &manifest))?;
+        let metadata = extents.repeated(&mut |extents| Metadata::read(pool, extents, &image))?;
+        let Metadata { catalog, catalog_bytes, catalog_tree, streams } = metadata;
         let regions = catalog.regions.iter().map(|region| region.desc.clone()).collect();
-        Ok(MemoryImage {
+        let opened = MemoryImage {
             pool: pool.clone(),
             job: job.clone(),
             manifest,
             image,
             segments,
             as_of,
-            locator,
-            is_searched: instead_of.is_some(),
+            extents: sync::Mutex::new(extents),
             catalog,
             catalog_bytes,
             catalog_tree,
             regions,
             streams,
-        })
+        };
+        if let Some(damage) = opened.extents.lock().instead_of() {
+            opened.tell_of_search(damage);
+        }
+        Ok(opened)
+    }
+
+    /// Marks the checkpoint, and warns that a segment is damaged.
+    fn tell_of_search(&self, damage: &Error) {
+        // Programs that continue from it, and prune rules, must know of the damage. A pool that is
+        // not writable can be read all the same.
+        let _ = mark_suspect(&self.pool, &self.job, self.manifest.epoch);
+        self.pool.warn(format!(
+            "{damage}: the directories of all packs tell where {} is; run: {}",
+            self.words(),
+            self.pool.command("scrub", &[])
+        ));
+    }
+
+    /// Returns the pack extents that are known after `load`, which may read segments.
+    fn extents(
+        &self,
+        load: impl FnOnce(&mut RestoreLocator) -> Result<()>,
+    ) -> Result<Arc<Locator>> {
+        let mut extents = self.extents.lock();
+        let was_searched = extents.instead_of().is_some();
+        load(&mut extents)?;
+        if let Some(damage) = extents.instead_of().filter(|_| !was_searched) {
+            self.tell_of_search(damage);
+        }
+        Ok(extents.known())
+    }
+
+    /// Returns pack extents, with those of these chunks.
+    pub(super) fn extents_of(&self, chunks: Vec<Fingerprint>) -> Result<Arc<Locator>> {
+        self.extents(|extents| extents.chunks(chunks).map(drop))
+    }
+
+    /// Returns all pack extents that the segments list.
+    pub(crate) fn all_extents(&self) -> Result<Arc<Locator>> {
+        self.extents(|extents| extents.all().map(drop))
+    }
+
+    /// Does `work`, and if that meets damage, does it again with the copies that the manifest lists
+    /// first.
+    ///
+    /// # Errors
+    /// Errors of `work`, and of [`RestoreLocator::all`].
+    pub(crate) fn repeated<T>(&self, work: &mut dyn FnMut() -> Result<T>) -> Result<T> {
+        let had_all = self.has_all_extents();
+        match work() {
+            Err(error) if error.kind() == ErrorKind::Damaged && !had_all => {
+                self.all_extents()?;
+                work()
+            }
+            done => done,
+        }
+    }
+
+    /// Returns whether reads take the copies that the manifest lists first.
+    pub(crate) fn has_all_extents(&self) -> bool {
+        self.extents.lock().is_all()
+    }
+
+    /// Returns the pack extents that are known so far: after a restore of all streams, those of all
+    /// their chunks.
+    pub(crate) fn known_extents(&self) -> Arc<Locator> {
+        self.extents.lock().known()
     }
 
     /// Returns its name for messages.
@@ -206,7 +300,7 @@ impl MemoryImage {
 
     /// Returns whether a segment is damaged, so that a search has found the pack extents.
     pub(crate) fn is_searched(&self) -> bool {
-        self.is_searched
+        self.extents.lock().instead_of().is_some()
     }
 
     /// Returns every region, in the order in which it was saved.
@@ -239,10 +333,6 @@ impl MemoryImage {
         &self.pool
     }
 
-    pub(crate) fn locator(&self) -> &Locator {
-        &self.locator
-    }
-
     /// Returns the sources of the bytes of `selected` streams.
     ///
     /// # Errors
@@ -250,7 +340,8 @@ impl MemoryImage {
     pub(crate) fn pieces(&self, selected: &[usize]) -> Result<Transfers> {
         let trees: Vec<(usize, &PageTree)> =
             selected.iter().map(|at| (*at, &self.streams[*at].tree)).collect();
-        Transfers::of(&self.pool, &self.locator, &trees)
+        let locator = self.extents(|extents| find_chunks(extents, &trees).map(drop))?;
+        Transfers::of(&self.pool, &locator, &trees)
     }
 
     pub(crate) fn catalog_tree(&self) -> &PageTree {
@@ -266,6 +357,15 @@ impl MemoryImage {
     /// # Errors
     /// `Damaged` if a chunk is in none of the segments; `Invalid` for an index out of range.
     pub fn plan(&self, selected: &[usize]) -> Result<RestorePlan> {
+        // It reads much data anyhow.
+        self.planned(selected, |_| self.all_extents())
+    }
+
+    fn planned(
+        &self,
+        selected: &[usize],
+        extents: impl FnOnce(&[(usize, &PageTree)]) -> Result<Arc<Locator>>,
+    ) -> Result<RestorePlan> {
         let trees = selected
             .iter()
             .map(|at| {
@@ -274,7 +374,9 @@ impl MemoryImage {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        RestorePlan::new(&self.pool, &self.locator, &trees).map_err(|e| e.context(self.words()))
+        extents(&trees)
+            .and_then(|locator| RestorePlan::new(&self.pool, &locator, &trees))
+            .map_err(|e| e.context(self.words()))
     }
 
     /// Reads `selected` streams into `sink`, which gets only verified bytes.
@@ -285,13 +387,31 @@ impl MemoryImage {
         self.plan(selected)?.execute(&self.pool, sink).map_err(|e| e.context(self.words()))
     }
 
+    /// As [`MemoryImage::read`], for the few streams that a lazy restore cannot leave to later:
+    /// reads only the segments that it needs. The caller [repeats](MemoryImage::repeated) it.
+    pub(crate) fn read_some(
+        &self,
+        selected: &[usize],
+        sink: &dyn RestoreSink,
+    ) -> Result<RestoreStats> {
+        self.planned(selected, |trees| {
+            self.extents(|extents| find_chunks(extents, trees).map(drop))
+        })?
+        .execute(&self.pool, sink)
+        .map_err(|e| e.context(self.words()))
+    }
+
     /// Returns every chunk of the image with its pack extent, including the catalog's. Also returns
     /// an error for each region with a chunk that no segment lists.
     pub fn wanted(&self) -> (Vec<ReadItem>, Vec<Error>) {
         let (mut all, mut faults) = (Vec::new(), Vec::new());
+        let locator = match self.all_extents() {
+            Ok(locator) => locator,
+            Err(error) => return (all, vec![error.context(self.words())]),
+        };
         let mut add = |tree: &PageTree, words: &dyn Fn() -> String| match RestorePlan::wanted(
             &self.pool,
-            &self.locator,
+            &locator,
             &[(0, tree)],
         ) {
             Ok(wanted) => all.extend(wanted),
@@ -310,10 +430,10 @@ impl MemoryImage {
     /// As for [`MemoryImage::read`].
     pub fn packed_bytes(&self) -> Result<Vec<u8>> {
         match self.streams.first() {
-            Some(stream) if stream.name == PACKED_STREAM => {
-                read_whole(&self.pool, &self.locator, stream.clone())
-                    .map_err(|e| e.context(self.words()))
-            }
+            Some(stream) if stream.name == PACKED_STREAM => self
+                .extents(|extents| find_chunks(extents, &[(0, &stream.tree)]).map(drop))
+                .and_then(|locator| read_whole(&self.pool, &mut &*locator, &stream.tree))
+                .map_err(|e| e.context(self.words())),
             _ => Ok(Vec::new()),
         }
     }
@@ -355,21 +475,21 @@ pub fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
 ///
 /// # Errors
 /// `Damaged` if it is missing or wrong.
-pub fn read_catalog(pool: &Pool, locator: &Locator, root: TreeRef) -> Result<Catalog> {
-    Catalog::decode(&read_stream(pool, locator, root)?)
+pub fn read_catalog(pool: &Pool, extents: &mut dyn Extents, root: TreeRef) -> Result<Catalog> {
+    Catalog::decode(&read_stream(pool, extents, root)?)
 }
 
 /// Reads the stream with the root `root` into memory. Meant for catalogs and packed streams.
 ///
 /// # Errors
 /// `Damaged` if it is missing or wrong.
-pub fn read_stream(pool: &Pool, locator: &Locator, root: TreeRef) -> Result<Vec<u8>> {
-    let tree = read_trees(pool, locator, &[root])?.pop().unwrap_or_default();
-    read_whole(pool, locator, Stream { name: String::new(), tree })
+pub fn read_stream(pool: &Pool, extents: &mut dyn Extents, root: TreeRef) -> Result<Vec<u8>> {
+    let tree = read_trees(pool, extents, &[root])?.pop().unwrap_or_default();
+    read_whole(pool, extents, &tree)
 }
 
 /// Reads a stream into memory. Meant for catalogs and packed streams.
-fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>> {
+fn read_whole(pool: &Pool, extents: &mut dyn Extents, tree: &PageTree) -> Result<Vec<u8>> {
     struct Whole(Mutex<Vec<u8>>);
     impl RestoreSink for Whole {
         fn write(&self, _stream: usize, offset: u64, bytes: &[u8]) {
@@ -379,8 +499,9 @@ fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>>
         // The vector begins as zeros.
         fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
     }
-    let plan = RestorePlan::new(pool, locator, &[(0, &stream.tree)])?;
-    let length = usize::try_from(stream.tree.bytes)
+    let locator = find_chunks(extents, &[(0, tree)])?;
+    let plan = RestorePlan::new(pool, locator, &[(0, tree)])?;
+    let length = usize::try_from(tree.bytes)
         .map_err(|_| Error::invalid("a stream is longer than this machine's memory"))?;
     let mut whole = Vec::new();
     // The length comes from a verified node, yet this machine may lack the memory.

@@ -2,7 +2,7 @@
 //! parts of other images. A program needs those if its number of ranks, or the division of its
 //! arrays, has changed.
 
-use super::image::{MemoryImage, image_words, is_in_log, read_catalog};
+use super::image::{MemoryImage, image_words, is_named, read_catalog};
 use super::ranges::Leaves;
 use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use crate::images::{each_image, image_to_restore};
@@ -81,9 +81,9 @@ impl<'a> RankImages<'a> {
     }
 
     fn regions_of(&self, image: Image) -> Result<RankRegions> {
-        let is_named = || is_in_log(self.pool, self.job, self.manifest);
-        let catalog = RestoreLocator::load(self.pool, &image.segments, &is_named)
-            .and_then(|found| read_catalog(self.pool, &found.locator, image.reference.catalog))
+        let is_named = is_named(self.pool, self.job, self.manifest);
+        let catalog = RestoreLocator::new(self.pool, &image.segments, is_named)
+            .and_then(|mut found| read_catalog(self.pool, &mut found, image.reference.catalog))
             .map_err(|e| e.context(image_words(self.job, self.manifest, image.reference.rank)))?;
         let Catalog { regions, attachment, outputs } = catalog;
         let regions = regions.into_iter().map(|region| region.desc).collect();
@@ -120,6 +120,8 @@ impl MemoryImage {
         ranges: &[(usize, Range<u64>)],
         sink: &dyn RestoreSink,
     ) -> Result<RestoreStats> {
+        // The sink takes no byte twice, so this cannot look for another copy later.
+        self.all_extents()?;
         let leaves = Leaves::default();
         let mut pieces = Transfers::default();
         for (stream, range) in ranges {

@@ -1,7 +1,7 @@
 //! Reads page trees, level by level: each level of all streams is one plan in container order.
 
 use super::nodes::{Raw, merge, misplaced, read_wave};
-use crate::index::Locator;
+use crate::index::Extents;
 use crate::tree::{Inner, LeafNode, Link, Node, PageTree};
 use outlive_format::{LeafKind, TreeRef};
 use outlive_pool::{PackExtent, Pool};
@@ -16,7 +16,11 @@ type Nodes = HashMap<Fingerprint, (PackExtent, Raw)>;
 ///
 /// # Errors
 /// `Damaged` if a node is missing or wrong.
-pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<Vec<PageTree>> {
+pub fn read_trees(
+    pool: &Pool,
+    extents: &mut dyn Extents,
+    roots: &[TreeRef],
+) -> Result<Vec<PageTree>> {
     let mut nodes = Nodes::new();
     // Pairs of fingerprint and expected level; a base leaf has the level of its delta.
     let mut wave: Vec<(Fingerprint, u8)> =
@@ -25,6 +29,7 @@ pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<V
         wave.sort_unstable();
         wave.dedup();
         wave.retain(|(fp, _)| !nodes.contains_key(fp));
+        let locator = extents.nodes(&mut wave.iter().map(|(fp, _)| *fp))?;
         let read = read_wave(pool, locator, &wave)?;
         let mut next = Vec::new();
         for (fp, level, extent, raw) in read {

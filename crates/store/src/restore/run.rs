@@ -62,7 +62,7 @@ impl<S: LazySink> Runner<S> {
         sink: &S,
     ) -> Result<RestoreStats> {
         let eager: Vec<usize> = selected.iter().copied().filter(|at| !sink.is_lazy(*at)).collect();
-        let mut stats = checkpoint.read(&eager, sink)?;
+        let mut stats = checkpoint.read_some(&eager, sink)?;
         let leaves = Leaves::default();
         let mut pieces = Transfers::default();
         for (stream, range) in sink.edges() {
@@ -232,6 +232,7 @@ impl<S: LazySink> Runner<S> {
         let mut attempts = 1;
         while !self.streams.is_empty() {
             let checkpoint = self.image.get();
+            let had_all = checkpoint.has_all_extents();
             let outcome = self.pass(&checkpoint, &mut brought, &mut stats);
             if outcome.is_err() {
                 // Until the next pass begins, the fault threads fetch each window themselves.
@@ -243,6 +244,10 @@ impl<S: LazySink> Runner<S> {
             }
             match outcome {
                 Ok(()) => break,
+                // Another copy may be whole.
+                Err(error) if error.kind() == ErrorKind::Damaged && !had_all => {
+                    checkpoint.all_extents()?;
+                }
                 Err(error) => self.again(&checkpoint, error, &mut attempts)?,
             }
         }

@@ -48,11 +48,11 @@ impl RankWriter {
         if !self.base.as_ref().is_some_and(is_there) {
             return;
         }
-        let locator = checkpoint.locator();
+        let locator = checkpoint.known_extents();
         for stream in checkpoint.streams() {
             stream.tree.for_each_leaf(&mut |_, leaf| {
                 if let Some(leaf) = &leaf.kept {
-                    let whole = leaf.chunks.iter().filter(|fp| locator.find(fp).is_ok());
+                    let whole = leaf.chunks.iter().filter(|fp| locator.lists(fp));
                     self.known.extend(whole.copied());
                 }
             });

@@ -90,7 +90,7 @@ impl Passed {
         let packed = (image.catalog.root, CATALOG - 1, image.packed.bytes);
         let mut roots = vec![image.packed];
         if !self.seen.contains(&catalog) || !self.seen.contains(&packed) {
-            let read = read_catalog(pool, locator, image.catalog)?;
+            let read = read_catalog(pool, &mut &*locator, image.catalog)?;
             check_packed(&read, image.packed)?;
             roots.push(image.catalog);
             roots.extend(read.regions.iter().filter_map(|region| region.tree()));

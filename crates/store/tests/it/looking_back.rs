@@ -3,7 +3,7 @@
 use crate::common;
 use crate::stepped;
 
-use common::{Program, State, changed, noise, pool_of, tuned};
+use common::{Program, State, changed, noise, pool_of, tuned, tuned_on};
 use outlive_backend::{FaultWorld, ShardName};
 use outlive_format::{EntryKind, SHARD_HEADER_BYTES};
 use outlive_pool::Pool;
@@ -168,6 +168,35 @@ fn damage_is_reported_of_checkpoints_that_need_the_damaged_data() {
             all += usize::from(incomplete.len() == epochs.len());
         }
         assert!(some > 5 && all > 0, "{some} pages spoil some, {all} all of them");
+    }
+}
+
+/// A checkpoint may have a chunk twice. With each page damaged, a reader of parts finds what a restore
+/// finds, whichever copy it tries first.
+#[test]
+fn parts_are_found_where_a_restore_finds_them() {
+    for index_bytes_max in [64 << 20, 1] {
+        let mut found = 0;
+        for number in 0.. {
+            let target = FaultWorld::new();
+            let pool = tuned_on(target.target(), |tuning| tuning.index_bytes_max = index_bytes_max);
+            let epochs = past(&pool);
+            let Some((shard, page)) = pages(&target).get(number).copied() else { break };
+            target.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
+            let program = Program::start(&pool, "job");
+            for epoch in epochs {
+                let Ok(Some((_, state))) = program.restore(Select::Epoch(epoch)) else { continue };
+                let (reader, _) = program.job.ranges(Select::Epoch(epoch), 0).unwrap().unwrap();
+                for (name, bytes) in state {
+                    let mut into = vec![0; bytes.len()];
+                    let read = reader.read(&name, 0, &mut into);
+                    assert!(read.is_ok(), "page {page} of {shard}, {epoch}: {read:?}");
+                    assert!(into == bytes, "page {page} of {shard}, {epoch}");
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 100, "{found}");
     }
 }
 

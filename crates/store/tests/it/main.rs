@@ -33,6 +33,7 @@ mod kept_space;
 mod lazy;
 mod leases;
 mod lines;
+mod long_chains;
 mod looking_back;
 mod many_ranks;
 mod marks;

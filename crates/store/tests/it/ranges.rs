@@ -73,7 +73,10 @@ fn a_part_is_read_without_the_rest() {
     let pool = world.stepped(&steps);
     Program::start(&pool, "a").save(&state()).unwrap();
     let reader = reader(&pool, 1);
-    let (mut into, before) = ([0; 100], steps.read_bytes());
+    let mut into = [0; 100];
+    // Reads the segments that list the chunk, too.
+    reader.read("a", 3_333_300, &mut into).unwrap();
+    let before = steps.read_bytes();
     reader.read("a", 3_333_333, &mut into).unwrap();
     let read = steps.read_bytes() - before;
     // One chunk has at most 16 KiB here; reads begin and end with pages.
