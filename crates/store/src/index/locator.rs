@@ -1,6 +1,6 @@
 //! Pack extents of everything that one checkpoint may need, in memory.
 
-use super::{ByFingerprint, read_segment};
+use super::{ByFingerprint, each_segment};
 use outlive_format::{Directory, DirectoryEntry, InFrame, PageSet, SegmentRef, SliceForm};
 use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
@@ -95,9 +95,10 @@ impl Locator {
         keep: impl Fn(&DirectoryEntry) -> bool,
     ) -> Result<Locator> {
         let mut locator = Locator::default();
-        for segment in segments {
-            locator.extend(&read_segment(pool, segment)?, &keep);
-        }
+        each_segment(pool, segments, &mut |_, directory| {
+            locator.extend(&directory, &keep);
+            Ok(true)
+        })?;
         Ok(locator)
     }
 

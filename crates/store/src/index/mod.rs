@@ -16,7 +16,7 @@ pub use locator::{Locator, Pages, ReadItem};
 pub use pool_index::{PoolIndex, SharedSegment};
 pub use restore_locator::{Extents, IsNamed, RestoreLocator};
 pub use rolling::{Rolling, Stepped};
-pub use segments::{MERGE_AT, choose_merge, merge, newest_first, read_segment};
+pub use segments::{MERGE_AT, choose_merge, each_segment, merge, newest_first, read_segment};
 pub use shared::SharedChunks;
 pub use stored_chunks::StoredChunks;
 

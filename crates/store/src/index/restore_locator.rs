@@ -3,7 +3,7 @@
 //! damaged, the directories of all packs replace all of them. Every pack lists its content; merged
 //! segments only save reading the directories.
 
-use super::{Locator, newest_first, read_segment};
+use super::{Locator, each_segment, newest_first, read_segment};
 use outlive_format::{Directory, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, Fingerprint, Result};
@@ -171,27 +171,35 @@ impl RestoreLocator {
     fn join(&mut self, mut wanted: Vec<Fingerprint>) -> Result<()> {
         wanted.sort_unstable();
         wanted.dedup();
-        let mut segments = self.left.iter().rev();
-        while !wanted.is_empty()
-            && let Some(segment) = segments.next()
-        {
-            let directory = read_segment(&self.pool, segment)?;
-            self.joined += 1;
-            Arc::make_mut(&mut self.locator).extend_by(&directory, &mut wanted);
-        }
-        Ok(())
+        let locator = Arc::make_mut(&mut self.locator);
+        let joined = &mut self.joined;
+        each_segment(&self.pool, self.left.iter().rev(), &mut |_, directory| {
+            *joined += 1;
+            locator.extend_by(&directory, &mut wanted);
+            Ok(!wanted.is_empty())
+        })
     }
 
     /// Loads all segments, in the order of the manifest.
     fn load_all(&mut self) -> Result<()> {
         let loaded = std::mem::take(&mut self.loaded);
+        let is_loaded = |segment: &&SegmentRef| loaded.iter().any(|(it, _)| it == *segment);
         let mut all = Locator::default();
-        for segment in &self.segments {
-            match loaded.iter().find(|(known, _)| known == segment) {
-                Some((_, directory)) => drop(all.extend(directory, &|_| true)),
-                None => drop(all.extend(&read_segment(&self.pool, segment)?, &|_| true)),
+        let mut before = self.segments.iter();
+        // Those that are loaded are added where they stand in the manifest.
+        let mut add_loaded = |all: &mut Locator, until: Option<&SegmentRef>| {
+            for segment in before.by_ref().take_while(|segment| Some(*segment) != until) {
+                let known = loaded.iter().find(|(it, _)| it == segment);
+                known.iter().for_each(|(_, directory)| drop(all.extend(directory, &|_| true)));
             }
-        }
+        };
+        let others = self.segments.iter().filter(|segment| !is_loaded(segment));
+        each_segment(&self.pool, others, &mut |segment, directory| {
+            add_loaded(&mut all, Some(segment));
+            all.extend(&directory, &|_| true);
+            Ok(true)
+        })?;
+        add_loaded(&mut all, None);
         self.locator = Arc::new(all);
         Ok(())
     }

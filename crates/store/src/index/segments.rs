@@ -3,11 +3,13 @@
 //! 1996). A segment grows up to the size of a container.
 
 use crate::read_at::read_at;
-use outlive_chunk::fingerprint;
+use outlive_chunk::{fingerprint, on_threads};
 use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef};
 use outlive_pool::Pool;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{PackId, Result};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of segments of one level that are merged.
 pub const MERGE_AT: usize = 8;
@@ -33,6 +35,42 @@ pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
         SegmentKind::Segment => read_at(pool, (pack, offset, length), fp, "segment")?,
     };
     Directory::decode(&bytes)
+}
+
+/// Reads and verifies segments, some at a time, and calls `each` with them in their order, until that
+/// returns false.
+///
+/// # Errors
+/// `Damaged` for the first segment that does not match its reference; errors of `each`.
+pub fn each_segment<'a>(
+    pool: &Pool,
+    segments: impl IntoIterator<Item = &'a SegmentRef>,
+    each: &mut dyn FnMut(&SegmentRef, Directory) -> Result<bool>,
+) -> Result<()> {
+    let mut segments = segments.into_iter();
+    loop {
+        let threads = pool.config().tuning.threads().max(1);
+        let batch: Vec<&SegmentRef> = segments.by_ref().take(threads).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let next = AtomicUsize::new(0);
+        let read: Vec<Mutex<Option<Result<Directory>>>> =
+            batch.iter().map(|_| Mutex::default()).collect();
+        on_threads(batch.len(), || {
+            while let Some(at) =
+                Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < batch.len())
+            {
+                *read[at].lock() = Some(read_segment(pool, batch[at]));
+            }
+        });
+        for (segment, read) in batch.into_iter().zip(read) {
+            let read = read.into_inner().unwrap_or_else(|| read_segment(pool, segment));
+            if !each(segment, read?)? {
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// Returns the indices of the segments to merge next: at least two, or none.

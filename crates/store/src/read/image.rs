@@ -1,6 +1,6 @@
 //! An image of memory, opened for reading: its catalog and page trees, with every node verified.
 
-use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
+use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers, for_each_leaf};
 use super::trees::read_trees;
 use crate::commit::{history, mark_suspect};
 use crate::images::{image_to_restore, only_image};
@@ -83,20 +83,16 @@ impl Metadata {
     }
 }
 
-/// Returns pack extents, with those of the chunks of trees.
-fn find_chunks<'a>(
-    extents: &'a mut dyn Extents,
-    trees: &[(usize, &PageTree)],
-) -> Result<&'a Locator> {
-    let (mut chunks, mut are_kept) = (Vec::new(), true);
+/// Returns the chunks of trees.
+fn chunks_of(pool: &Pool, trees: &[(usize, &PageTree)]) -> Result<Vec<Fingerprint>> {
+    let mut chunks = Vec::new();
     for (_, tree) in trees {
-        tree.for_each_leaf(&mut |_, leaf| match &leaf.kept {
-            Some(leaf) => chunks.extend_from_slice(&leaf.chunks),
-            None => are_kept = false,
-        });
+        for_each_leaf(pool, tree, &mut |_, leaf| {
+            chunks.extend_from_slice(&leaf.chunks);
+            Ok(())
+        })?;
     }
-    // Chunks of leaves that memory does not keep are not known yet.
-    if are_kept { extents.chunks(chunks) } else { extents.all() }
+    Ok(chunks)
 }
 
 /// One rank's image of memory: its metadata, read and verified.
@@ -340,7 +336,7 @@ impl MemoryImage {
     pub(crate) fn pieces(&self, selected: &[usize]) -> Result<Transfers> {
         let trees: Vec<(usize, &PageTree)> =
             selected.iter().map(|at| (*at, &self.streams[*at].tree)).collect();
-        let locator = self.extents(|extents| find_chunks(extents, &trees).map(drop))?;
+        let locator = self.extents_of(chunks_of(&self.pool, &trees)?)?;
         Transfers::of(&self.pool, &locator, &trees)
     }
 
@@ -394,11 +390,9 @@ impl MemoryImage {
         selected: &[usize],
         sink: &dyn RestoreSink,
     ) -> Result<RestoreStats> {
-        self.planned(selected, |trees| {
-            self.extents(|extents| find_chunks(extents, trees).map(drop))
-        })?
-        .execute(&self.pool, sink)
-        .map_err(|e| e.context(self.words()))
+        self.planned(selected, |trees| self.extents_of(chunks_of(&self.pool, trees)?))?
+            .execute(&self.pool, sink)
+            .map_err(|e| e.context(self.words()))
     }
 
     /// Returns every chunk of the image with its pack extent, including the catalog's. Also returns
@@ -431,7 +425,7 @@ impl MemoryImage {
     pub fn packed_bytes(&self) -> Result<Vec<u8>> {
         match self.streams.first() {
             Some(stream) if stream.name == PACKED_STREAM => self
-                .extents(|extents| find_chunks(extents, &[(0, &stream.tree)]).map(drop))
+                .all_extents()
                 .and_then(|locator| read_whole(&self.pool, &mut &*locator, &stream.tree))
                 .map_err(|e| e.context(self.words())),
             _ => Ok(Vec::new()),
@@ -499,7 +493,7 @@ fn read_whole(pool: &Pool, extents: &mut dyn Extents, tree: &PageTree) -> Result
         // The vector begins as zeros.
         fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
     }
-    let locator = find_chunks(extents, &[(0, tree)])?;
+    let locator = extents.chunks(chunks_of(pool, &[(0, tree)])?)?;
     let plan = RestorePlan::new(pool, locator, &[(0, tree)])?;
     let length = usize::try_from(tree.bytes)
         .map_err(|_| Error::invalid("a stream is longer than this machine's memory"))?;

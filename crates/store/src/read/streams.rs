@@ -197,23 +197,8 @@ impl Transfers {
     }
 
     fn tree(&mut self, pool: &Pool, locator: &Locator, stream: u32, tree: &PageTree) -> Result<()> {
-        let mut leaves: Vec<(u64, &LeafNode)> = Vec::new();
-        tree.for_each_leaf(&mut |block, leaf| leaves.push((block, leaf)));
         let mut part = StreamRange { locator, stream, range: 0..tree.bytes };
-        for batch in leaves.chunks(LEAF_BATCH) {
-            let unkept: Vec<&LeafNode> =
-                batch.iter().map(|(_, leaf)| *leaf).filter(|leaf| leaf.kept.is_none()).collect();
-            let mut read = read_merged(pool, &unkept)?.into_iter();
-            for (block, node) in batch {
-                match &node.kept {
-                    Some(kept) => self.leaf(&mut part, *block, kept)?,
-                    None => {
-                        let leaf = read.next().ok_or_else(|| Error::bug("a leaf was not read"))?;
-                        self.leaf(&mut part, *block, &leaf)?;
-                    }
-                }
-            }
-        }
+        for_each_leaf(pool, tree, &mut |block, leaf| self.leaf(&mut part, block, leaf))?;
         self.zeros_until(&mut part, tree.bytes);
         Ok(())
     }
@@ -280,6 +265,34 @@ impl Transfers {
             part.range.start = end;
         }
     }
+}
+
+/// Calls `each` with the leaves of a tree, merged. Reads those that are not kept.
+///
+/// # Errors
+/// `Damaged` if a leaf is missing or wrong; errors of `each`.
+pub fn for_each_leaf(
+    pool: &Pool,
+    tree: &PageTree,
+    each: &mut dyn FnMut(u64, &Leaf) -> Result<()>,
+) -> Result<()> {
+    let mut leaves: Vec<(u64, &LeafNode)> = Vec::new();
+    tree.for_each_leaf(&mut |block, leaf| leaves.push((block, leaf)));
+    for batch in leaves.chunks(LEAF_BATCH) {
+        let unkept: Vec<&LeafNode> =
+            batch.iter().map(|(_, leaf)| *leaf).filter(|leaf| leaf.kept.is_none()).collect();
+        let mut read = read_merged(pool, &unkept)?.into_iter();
+        for (block, node) in batch {
+            match &node.kept {
+                Some(kept) => each(*block, kept)?,
+                None => {
+                    let leaf = read.next().ok_or_else(|| Error::bug("a leaf was not read"))?;
+                    each(*block, &leaf)?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The part of a stream that still lacks sources; each transfer removes its range from the start.
