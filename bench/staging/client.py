@@ -3,8 +3,8 @@
     python client.py POOL RANK SIZE MIB SERVER
 
 The lines are "prepare", "save", "wipe", "restore", "put", "get" (by `copies`), "restart lazy",
-"restart eager", or "often PERCENT PER_S SECONDS". Each reply is one line of JSON: when it began and ended, by the clock
-that all processes share, and the memory of the process.
+"restart eager", or "often PERCENT PER_S SECONDS". Each reply is one line of JSON: when it began and
+ended, by the clock that all processes share, and the memory of the process.
 """
 
 from __future__ import annotations

@@ -79,9 +79,11 @@ def test_a_save_counts_from_its_commit_on() -> None:
     assert "--no-helper" in runs.command(Path("x"), {}, "auto")
 
 
-def test_everything_runs_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pattern", ["scattered", "dense"])
+def test_everything_runs_and_leaves_nothing(tmp_path: Path, pattern: str) -> None:
     words = ["--state", "8MiB", "--mean", "40", "--compress", "10", "--minutes", "0.1", "--json"]
     words += ["--works", "0.1,0.3", "--lives", "2", "--learn", "0.5", "--reference", "0.5"]
+    words += ["--pattern", pattern]
     script = Path(__file__).parents[1] / "useful_work.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path), *words],

@@ -167,7 +167,9 @@ assert (state["a"] == 10).all()
 """
 
 
-@pytest.mark.parametrize("stays", [True, False], ids=["node of all attempts", "node of each attempt"])
+@pytest.mark.parametrize(
+    "stays", [True, False], ids=["node of all attempts", "node of each attempt"]
+)
 def test_a_supervisor_starts_nodes_and_a_node_starts_a_supervisor(
     tmp_path: Path, stays: bool
 ) -> None:
