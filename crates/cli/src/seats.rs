@@ -22,8 +22,11 @@ const READY_LOOK: Duration = Duration::from_secs(3);
 const SIGNS: u32 = 4;
 /// A host with data that is nowhere else is given up after this many times the usual time.
 const PATIENCE: u32 = 5;
-/// Attempts to leave while programs save.
+/// Attempts to leave while programs save, or while another command changes the targets. Without locks,
+/// as in a bucket, a node does not wait for that one in any other way.
 const LEAVES: u32 = 5;
+/// Further attempts, once each [`LOOK`], are made for this long.
+const LEAVE_TIME: Duration = Duration::from_secs(60);
 
 /// State of the seats, as this node sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -382,6 +385,7 @@ impl Shared {
             return Err(stays("the pool has no slow tier"));
         }
         let mut tries = 0;
+        let until = Instant::now() + LEAVE_TIME;
         loop {
             tries += 1;
             reporter.busy("copying what the slow tier lacks");
@@ -400,8 +404,10 @@ impl Shared {
             }
             match leave_seat(&self.pool, *id) {
                 Ok(_) => break,
-                // Programs have saved meanwhile.
                 Err(error) if error.kind() == ErrorKind::Retry && tries < LEAVES => {}
+                Err(error) if error.kind() == ErrorKind::Retry && Instant::now() < until => {
+                    thread::sleep(LOOK);
+                }
                 // The table may be changed, and the logs not yet: the next program does the rest.
                 Err(error) => match self.pool.seats() {
                     Ok(seats) if !seats.iter().any(|seat| seat.id == *id) => break,

@@ -1,13 +1,15 @@
 //! Pools on the disks of the hosts of a job. A host is a process with a name and a directory of its own.
 
-use crate::common::{command, json, outlive};
+use crate::common::{Run, command, outlive};
+use crate::etcd::Cluster;
+use crate::place::{ACCESS, SECRET, Server};
 use outlive_pool::Environment;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,11 +28,13 @@ struct Host {
 }
 
 impl Host {
-    fn start(pool: &str, dir: &Path, name: &'static str, words: &[&str], token: &str) -> Host {
+    fn start(world: &World, dir: &Path, name: &'static str, words: &[&str], token: &str) -> Host {
         let data = dir.join(format!("disk-{name}"));
-        let mut all = vec!["node", "local", "--pool", pool, "--data", data.to_str().unwrap()];
+        let mut all =
+            vec!["node", "local", "--pool", &world.pool, "--data", data.to_str().unwrap()];
         all.extend(words);
-        let mut process = command(&all)
+        let mut process = world
+            .command(&all)
             .env("OUTLIVE_HOST", name)
             .env("OUTLIVE_NODE_TOKEN", token)
             .stdout(Stdio::piped())
@@ -101,17 +105,38 @@ struct World {
     pool: String,
     /// Time after which a host is given up.
     give_up: &'static str,
+    /// Variables of all commands.
+    variables: Vec<(&'static str, String)>,
 }
 
 impl World {
     fn new(words: &[&str]) -> World {
+        World::at(None, words, Vec::new())
+    }
+
+    /// Makes the pool at a location, or in a directory.
+    fn at(pool: Option<&str>, words: &[&str], variables: Vec<(&'static str, String)>) -> World {
         let dir = TempDir::new().unwrap();
-        let pool = dir.path().join("pool").to_str().unwrap().to_owned();
+        let here = dir.path().join("pool").to_str().unwrap().to_owned();
+        let pool = pool.map_or(here, str::to_owned);
         let slow = dir.path().join("slow").to_str().unwrap().to_owned();
         let words: Vec<&str> =
             words.iter().map(|word| if *word == "SLOW" { &slow } else { *word }).collect();
-        done(&[&["pool", "init", &pool], &words[..]].concat());
-        World { dir, pool, give_up: "1s" }
+        let world = World { dir, pool, give_up: "1s", variables };
+        world.done(&[&["pool", "init", &world.pool], &words[..]].concat());
+        world
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = command(words);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn done(&self, words: &[&str]) -> String {
+        let run = Run::of(&mut self.command(words));
+        assert_eq!(run.code, 0, "{words:?}: {run:?}");
+        run.out
     }
 
     fn patient(self, give_up: &'static str) -> World {
@@ -129,7 +154,7 @@ impl World {
     /// Starts a host that shows this token to other nodes.
     fn host_as(&self, name: &'static str, words: &[&str], token: &str) -> Host {
         let words = [&["--give-up", self.give_up], words].concat();
-        Host::start(&self.pool, self.dir.path(), name, &words, token)
+        Host::start(self, self.dir.path(), name, &words, token)
     }
 
     /// Starts hosts, and waits until each has said this.
@@ -152,14 +177,14 @@ impl World {
             let bytes: Vec<u8> = (0..400_000).map(of).collect();
             fs::write(files.join(number.to_string()), bytes).unwrap();
         }
-        done(&["put", &self.pool, "tree", files.to_str().unwrap()]);
+        self.done(&["put", &self.pool, "tree", files.to_str().unwrap()]);
     }
 
     /// Makes sure that the newest checkpoint is that of this seed.
     fn holds(&self, seed: u8) {
         let back = self.path("back");
         let _ = fs::remove_dir_all(&back);
-        done(&["get", &self.pool, "tree", "--to", back.to_str().unwrap()]);
+        self.done(&["get", &self.pool, "tree", "--to", back.to_str().unwrap()]);
         for number in 0..4_u8 {
             let of = |at: u32| (at >> 3) as u8 ^ (at as u8).wrapping_mul(seed) ^ number;
             let bytes: Vec<u8> = (0..400_000).map(of).collect();
@@ -175,7 +200,7 @@ impl World {
     }
 
     fn status(&self) -> Value {
-        json(&["pool", "status", &self.pool, "--json"])
+        serde_json::from_str(&self.done(&["pool", "status", &self.pool, "--json"])).unwrap()
     }
 
     /// Waits until all checkpoints survive as many losses as the rule promises.
@@ -262,6 +287,57 @@ fn a_lost_host_is_rebuilt_a_spare_takes_its_seat_and_the_slow_tier_has_all_at_th
     assert_eq!(fast.map(|target| target["shards"].as_u64().unwrap()).sum::<u64>(), 0);
     world.put(5);
     world.holds(5);
+}
+
+/// A host is lost, another one comes, and all end.
+fn hosts_come_and_go(world: &World, meanwhile: impl FnOnce()) {
+    let [a, b, c] = world.hosts(["a", "b", "c"], "3 seats taken, 0 vacant");
+    world.put(1);
+    world.is_whole();
+    b.kill();
+    world.put(2);
+    world.holds(2);
+    a.says("2 seats taken, 1 vacant");
+    world.is_whole();
+    meanwhile();
+    let d = world.host("d");
+    d.says(READY);
+    world.put(3);
+    world.is_whole();
+    let mut hosts = [a, c, d];
+    hosts.iter().for_each(Host::ask_to_end);
+    for host in &mut hosts {
+        assert!(host.ended().success(), "{:#?}", host.lines);
+        host.says("The slow tier has everything");
+        assert_eq!(folders(&host.data), 0);
+    }
+    world.holds(3);
+    world.done(&["verify", &world.pool]);
+}
+
+const SEATS: [&str; 6] = ["--seats", "3", "--mirror", "2", "--slow", "SLOW"];
+
+#[test]
+fn the_log_of_a_pool_of_seats_may_be_in_etcd() {
+    let mut cluster = Cluster::of(3);
+    let hosts: Vec<String> = cluster.addresses().iter().map(ToString::to_string).collect();
+    let log = format!("etcd://{}/seats", hosts.join(","));
+    let world = World::at(None, &[&SEATS[..], &["--log", &log]].concat(), Vec::new());
+    hosts_come_and_go(&world, || cluster.stop(0));
+}
+
+#[test]
+fn a_pool_of_seats_or_its_log_may_be_in_a_bucket() {
+    let Some(server) = Server::versitygw() else { return };
+    let variables = vec![
+        ("AWS_ENDPOINT_URL", server.url()),
+        ("AWS_ACCESS_KEY_ID", ACCESS.to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+    ];
+    let with_log = [&SEATS[..], &["--log", "s3://ckpt/log"]].concat();
+    hosts_come_and_go(&World::at(None, &with_log, variables.clone()), || {});
+    hosts_come_and_go(&World::at(Some("s3://ckpt/pool"), &SEATS, variables), || {});
 }
 
 #[test]
@@ -352,7 +428,7 @@ fn a_node_that_answers_with_another_directory_proves_no_loss() {
     let elsewhere = TempDir::new().unwrap();
     let wrong = |at: usize| {
         let words = ["--give-up", "1m", "--listen", &ports[at]];
-        Host::start(&world.pool, elsewhere.path(), ["a", "b"][at], &words, "")
+        Host::start(&world, elsewhere.path(), ["a", "b"][at], &words, "")
     };
     let strangers = [wrong(0), wrong(1)];
     strangers.iter().for_each(|host| drop(host.says("2 hosts have all seats")));
