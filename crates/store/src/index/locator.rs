@@ -298,7 +298,7 @@ mod tests {
         for _ in 0..200 {
             let directories: Vec<Directory> = (1..5).map(|pack| directory(&rng, pack)).collect();
             let mut wanted: Vec<Fingerprint> =
-                (0..100).filter(|_| rng.next_u64() % 4 == 0).map(fp).collect();
+                (0..100).filter(|_| rng.next_u64().is_multiple_of(4)).map(fp).collect();
             let asked = wanted.clone();
             let (mut some, mut all) = (Locator::default(), Locator::default());
             for directory in &directories {
