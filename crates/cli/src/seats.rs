@@ -385,7 +385,7 @@ impl Shared {
             return Err(stays("the pool has no slow tier"));
         }
         let mut tries = 0;
-        let until = Instant::now() + LEAVE_TIME;
+        let mut first: Option<Instant> = None;
         loop {
             tries += 1;
             reporter.busy("copying what the slow tier lacks");
@@ -405,7 +405,10 @@ impl Shared {
             match leave_seat(&self.pool, *id) {
                 Ok(_) => break,
                 Err(error) if error.kind() == ErrorKind::Retry && tries < LEAVES => {}
-                Err(error) if error.kind() == ErrorKind::Retry && Instant::now() < until => {
+                Err(error)
+                    if error.kind() == ErrorKind::Retry
+                        && first.get_or_insert_with(Instant::now).elapsed() < LEAVE_TIME =>
+                {
                     thread::sleep(LOOK);
                 }
                 // The table may be changed, and the logs not yet: the next program does the rest.

@@ -3,7 +3,7 @@
 //! damaged, the directories of all packs replace all of them. Every pack lists its content; merged
 //! segments only save reading the directories.
 
-use super::{Locator, each_segment, newest_first, read_segment};
+use super::{Fingerprints, Locator, each_segment, newest_first, read_segment};
 use outlive_format::{Directory, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, Fingerprint, Result};
@@ -76,6 +76,8 @@ pub struct RestoreLocator {
     loaded_bytes: u64,
     /// Number of segments of which only wanted entries were kept.
     joined: usize,
+    /// Chunks that no segment lists as a whole.
+    sliced: Fingerprints,
     /// Whether it has all pack extents, in the order of the manifest.
     is_all: bool,
     instead_of: Option<Error>,
@@ -104,6 +106,7 @@ impl RestoreLocator {
             loaded: Vec::new(),
             loaded_bytes: 0,
             joined: 0,
+            sliced: Fingerprints::default(),
             is_all: false,
             instead_of: None,
         };
@@ -137,10 +140,11 @@ impl RestoreLocator {
     /// Errors of `work`, and of [`RestoreLocator::all`].
     pub fn repeated<T>(&mut self, work: &mut dyn FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match work(self) {
-            Err(error) if error.kind() == ErrorKind::Damaged && !self.is_all => {
-                self.all()?;
-                work(self)
-            }
+            Err(error) if error.kind() == ErrorKind::Damaged && !self.is_all => match self.all() {
+                Ok(_) => work(self),
+                Err(other) if other.kind() == ErrorKind::Damaged => Err(error),
+                Err(other) => Err(other),
+            },
             done => done,
         }
     }
@@ -177,7 +181,9 @@ impl RestoreLocator {
             *joined += 1;
             locator.extend_by(&directory, &mut wanted);
             Ok(!wanted.is_empty())
-        })
+        })?;
+        self.sliced.extend(wanted);
+        Ok(())
     }
 
     /// Loads all segments, in the order of the manifest.
@@ -226,7 +232,7 @@ impl Extents for RestoreLocator {
     }
 
     fn chunks(&mut self, mut wanted: Vec<Fingerprint>) -> Result<&Locator> {
-        wanted.retain(|fp| !self.locator.lists(fp));
+        wanted.retain(|fp| !self.locator.lists(fp) && !self.sliced.contains(fp));
         while !wanted.is_empty() && self.loaded_bytes < self.whole_bytes() && self.load_next()? {
             wanted.retain(|fp| !self.locator.lists(fp));
         }

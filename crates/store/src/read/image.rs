@@ -8,13 +8,14 @@ use crate::index::{Extents, IsNamed, Locator, ReadItem, RestoreLocator};
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::sync::plain::Mutex;
+use outlive_types::sync::plain::{Mutex, RwLock};
 use outlive_types::{
     Epoch, Error, ErrorKind, Fingerprint, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation,
     Result, sync,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One stream of the image.
 #[derive(Clone, Debug)]
@@ -106,6 +107,9 @@ pub struct MemoryImage {
     as_of: u64,
     /// Locked while segments are read.
     extents: sync::Mutex<RestoreLocator>,
+    /// The pack extents that it knows, for reads that need no more.
+    known: RwLock<Arc<Locator>>,
+    has_all: AtomicBool,
     catalog: Catalog,
     catalog_bytes: Vec<u8>,
     catalog_tree: PageTree,
@@ -188,6 +192,8 @@ impl MemoryImage {
             image,
             segments,
             as_of,
+            known: RwLock::new(extents.known()),
+            has_all: AtomicBool::new(extents.is_all()),
             extents: sync::Mutex::new(extents),
             catalog,
             catalog_bytes,
@@ -224,11 +230,18 @@ impl MemoryImage {
         if let Some(damage) = extents.instead_of().filter(|_| !was_searched) {
             self.tell_of_search(damage);
         }
+        *self.known.write() = extents.known();
+        self.has_all.store(extents.is_all(), Ordering::Release);
         Ok(extents.known())
     }
 
     /// Returns pack extents, with those of these chunks.
     pub(super) fn extents_of(&self, chunks: Vec<Fingerprint>) -> Result<Arc<Locator>> {
+        let known = self.known_extents();
+        // A page fault that misses nothing waits for no reader of segments.
+        if chunks.iter().all(|fp| known.lists(fp)) {
+            return Ok(known);
+        }
         self.extents(|extents| extents.chunks(chunks).map(drop))
     }
 
@@ -246,8 +259,11 @@ impl MemoryImage {
         let had_all = self.has_all_extents();
         match work() {
             Err(error) if error.kind() == ErrorKind::Damaged && !had_all => {
-                self.all_extents()?;
-                work()
+                match self.all_extents() {
+                    Ok(_) => work(),
+                    Err(other) if other.kind() == ErrorKind::Damaged => Err(error),
+                    Err(other) => Err(other),
+                }
             }
             done => done,
         }
@@ -255,13 +271,13 @@ impl MemoryImage {
 
     /// Returns whether reads take the copies that the manifest lists first.
     pub(crate) fn has_all_extents(&self) -> bool {
-        self.extents.lock().is_all()
+        self.has_all.load(Ordering::Acquire)
     }
 
     /// Returns the pack extents that are known so far: after a restore of all streams, those of all
     /// their chunks.
     pub(crate) fn known_extents(&self) -> Arc<Locator> {
-        self.extents.lock().known()
+        self.known.read().clone()
     }
 
     /// Returns its name for messages.

@@ -83,7 +83,10 @@ impl<'a> RankImages<'a> {
     fn regions_of(&self, image: Image) -> Result<RankRegions> {
         let is_named = is_named(self.pool, self.job, self.manifest);
         let catalog = RestoreLocator::new(self.pool, &image.segments, is_named)
-            .and_then(|mut found| read_catalog(self.pool, &mut found, image.reference.catalog))
+            .and_then(|mut found| {
+                let root = image.reference.catalog;
+                found.repeated(&mut |found| read_catalog(self.pool, found, root))
+            })
             .map_err(|e| e.context(image_words(self.job, self.manifest, image.reference.rank)))?;
         let Catalog { regions, attachment, outputs } = catalog;
         let regions = regions.into_iter().map(|region| region.desc).collect();
@@ -121,7 +124,7 @@ impl MemoryImage {
         sink: &dyn RestoreSink,
     ) -> Result<RestoreStats> {
         // The sink takes no byte twice, so this cannot look for another copy later.
-        self.all_extents()?;
+        self.all_extents().map_err(|error| error.context(self.words()))?;
         let leaves = Leaves::default();
         let mut pieces = Transfers::default();
         for (stream, range) in ranges {

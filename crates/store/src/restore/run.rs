@@ -246,7 +246,13 @@ impl<S: LazySink> Runner<S> {
                 Ok(()) => break,
                 // Another copy may be whole.
                 Err(error) if error.kind() == ErrorKind::Damaged && !had_all => {
-                    checkpoint.all_extents()?;
+                    match checkpoint.all_extents() {
+                        Ok(_) => {}
+                        Err(away) if away.kind() == ErrorKind::Retry => {
+                            self.again(&checkpoint, away, &mut attempts).map_err(|_| error)?;
+                        }
+                        Err(_) => self.again(&checkpoint, error, &mut attempts)?,
+                    }
                 }
                 Err(error) => self.again(&checkpoint, error, &mut attempts)?,
             }

@@ -124,6 +124,9 @@ pub fn lack_of(
         Err(error) if error.kind() == ErrorKind::Damaged => Ok(Lack::Needs),
         opened => {
             let (wanted, faults) = opened?.map(|image| image.wanted()).unwrap_or_default();
+            if let Some(error) = faults.iter().find(|fault| fault.kind() != ErrorKind::Damaged) {
+                return Err(error.clone());
+            }
             let is_there =
                 faults.is_empty() && !wanted.iter().any(|it| missing.contains(&it.extent.pack));
             Ok(if is_there { Lack::Names } else { Lack::Needs })
