@@ -60,7 +60,7 @@ const ACHIEVEMENTS: [(&str, u64); 56] = [
     ("all outputs are accounted for", 3),
     ("save of ranks", 4),
     ("restore of ranks", 2),
-    ("mending of ranks", 0),
+    ("mending of ranks", 1),
     ("group that starts again", 1),
     ("group goes on after a failure", 1),
     ("lose the memory of the host", 1),
