@@ -22,10 +22,8 @@ const READY_LOOK: Duration = Duration::from_secs(3);
 const SIGNS: u32 = 4;
 /// A host with data that is nowhere else is given up after this many times the usual time.
 const PATIENCE: u32 = 5;
-/// Attempts to leave while programs save, or while another command changes the targets. Without locks,
-/// as in a bucket, a node does not wait for that one in any other way.
-const LEAVES: u32 = 5;
-/// Further attempts, once each [`LOOK`], are made for this long.
+/// Time for which a node tries to leave while programs save, or while another command changes the
+/// targets. Without locks, as in a bucket, it does not wait for that one in any other way.
 const LEAVE_TIME: Duration = Duration::from_secs(60);
 
 /// State of the seats, as this node sees it.
@@ -384,10 +382,8 @@ impl Shared {
         if !self.pool.has_slow_tier() {
             return Err(stays("the pool has no slow tier"));
         }
-        let mut tries = 0;
-        let mut first: Option<Instant> = None;
+        let mut refused: Option<Instant> = None;
         loop {
-            tries += 1;
             reporter.busy("copying what the slow tier lacks");
             let all = FillOptions { all: true, ..FillOptions::default() };
             let filled = outlive_store::fill(&self.pool, all);
@@ -404,10 +400,9 @@ impl Shared {
             }
             match leave_seat(&self.pool, *id) {
                 Ok(_) => break,
-                Err(error) if error.kind() == ErrorKind::Retry && tries < LEAVES => {}
                 Err(error)
                     if error.kind() == ErrorKind::Retry
-                        && first.get_or_insert_with(Instant::now).elapsed() < LEAVE_TIME =>
+                        && refused.get_or_insert_with(Instant::now).elapsed() < LEAVE_TIME =>
                 {
                     thread::sleep(LOOK);
                 }

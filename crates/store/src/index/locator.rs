@@ -109,8 +109,7 @@ impl Locator {
         directory: &Directory,
         keep: &dyn Fn(&DirectoryEntry) -> bool,
     ) -> Vec<(Fingerprint, PackExtent)> {
-        let first = self.packs.len() as u32;
-        self.packs.extend_from_slice(&directory.packs);
+        let first = self.add_packs(directory);
         let wanted = |entry: &&DirectoryEntry| entry.kind.is_resolved() && keep(entry);
         let mut others = Vec::new();
         self.extents.reserve(directory.entries.iter().filter(wanted).count());
@@ -125,22 +124,10 @@ impl Locator {
         others
     }
 
-    /// Adds the entries of a directory that are `wanted`, and leaves those in `wanted` whose chunk
-    /// it does not list as a whole. `wanted` is sorted, as entries of directories are.
-    pub(super) fn extend_by(&mut self, directory: &Directory, wanted: &mut Vec<Fingerprint>) {
-        let first = self.packs.len() as u32;
+    /// Adds the packs of a directory, for [`Locator::add`]. Returns the number of the first one.
+    pub(super) fn add_packs(&mut self, directory: &Directory) -> u32 {
         self.packs.extend_from_slice(&directory.packs);
-        let mut rest = directory.entries.as_slice();
-        wanted.retain(|fp| {
-            rest = &rest[gallop(rest, fp)..];
-            let equal = rest.iter().take_while(|entry| entry.fp == *fp);
-            let mut is_whole = false;
-            for entry in equal.filter(|entry| entry.kind.is_resolved()) {
-                self.add(first, entry);
-                is_whole |= entry.kind.slice().is_none();
-            }
-            !is_whole
-        });
+        (self.packs.len() - directory.packs.len()) as u32
     }
 
     /// Makes a locator of one directory.
@@ -154,7 +141,7 @@ impl Locator {
     }
 
     /// Adds an entry, unless its chunk already has a pack extent. Returns false if it had one.
-    fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) -> bool {
+    pub(super) fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) -> bool {
         let Locator { extents, slices, frames, .. } = self;
         let slice = listed.kind.slice();
         let mut entry_of = || {
@@ -251,6 +238,25 @@ impl Locator {
     }
 }
 
+/// Returns a test of fingerprints in ascending order: whether a directory does not list the chunk or
+/// node as a whole. Passes each entry of a tested one to `found`.
+pub(super) fn strike<'a>(
+    directory: &'a Directory,
+    mut found: impl FnMut(&'a DirectoryEntry) + 'a,
+) -> impl FnMut(&Fingerprint) -> bool + 'a {
+    let mut rest = directory.entries.as_slice();
+    move |fp| {
+        rest = &rest[gallop(rest, fp)..];
+        let mut is_whole = false;
+        let equal = rest.iter().take_while(|entry| entry.fp == *fp);
+        for entry in equal.filter(|entry| entry.kind.is_resolved()) {
+            found(entry);
+            is_whole |= entry.kind.slice().is_none();
+        }
+        !is_whole
+    }
+}
+
 /// Returns the number of entries before `fp`, which is found faster the nearer it is.
 fn gallop(entries: &[DirectoryEntry], fp: &Fingerprint) -> usize {
     let mut end = 1;
@@ -302,7 +308,8 @@ mod tests {
             let asked = wanted.clone();
             let (mut some, mut all) = (Locator::default(), Locator::default());
             for directory in &directories {
-                some.extend_by(directory, &mut wanted);
+                let first = some.add_packs(directory);
+                wanted.retain(strike(directory, |entry| _ = some.add(first, entry)));
                 all.extend(directory, &|_| true);
             }
             for fp in &asked {

@@ -3,8 +3,9 @@
 //! damaged, the directories of all packs replace all of them. Every pack lists its content; merged
 //! segments only save reading the directories.
 
+use super::locator::strike;
 use super::{Fingerprints, Locator, each_segment, newest_first, read_segment};
-use outlive_format::{Directory, SegmentRef};
+use outlive_format::SegmentRef;
 use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, Fingerprint, Result};
 use std::fmt;
@@ -17,7 +18,7 @@ const SEARCH_PER_INDEX: u64 = 4;
 /// Segments are loaded as a whole up to this part of the pool's index. Of further ones only the
 /// entries are kept that are wanted, so it may happen that they are read again.
 const WHOLE_PER_INDEX: u64 = 8;
-/// They are read again at most about this often. Then all are loaded.
+/// They are read again at most about this often. Then they are loaded.
 const PASSES: usize = 2;
 
 /// A source of pack extents, which may have to read segments first.
@@ -32,13 +33,7 @@ pub trait Extents {
     ///
     /// # Errors
     /// `Damaged` if a segment is missing or wrong.
-    fn chunks(&mut self, wanted: Vec<Fingerprint>) -> Result<&Locator>;
-
-    /// Returns a locator that lists all that the segments do.
-    ///
-    /// # Errors
-    /// `Damaged` if a segment is missing or wrong.
-    fn all(&mut self) -> Result<&Locator>;
+    fn chunks(&mut self, wanted: &[Fingerprint]) -> Result<&Locator>;
 }
 
 impl Extents for &Locator {
@@ -46,11 +41,7 @@ impl Extents for &Locator {
         Ok(self)
     }
 
-    fn chunks(&mut self, _wanted: Vec<Fingerprint>) -> Result<&Locator> {
-        Ok(self)
-    }
-
-    fn all(&mut self) -> Result<&Locator> {
+    fn chunks(&mut self, _wanted: &[Fingerprint]) -> Result<&Locator> {
         Ok(self)
     }
 }
@@ -69,16 +60,17 @@ pub struct RestoreLocator {
     is_named: IsNamed,
     /// The pack extents that are known so far. Their readers do not wait for more.
     locator: Arc<Locator>,
+    /// Whether no loaded segments list one object at two pack extents. Then their order has no effect.
+    is_unique: bool,
     /// Segments that are not loaded as a whole, the newest last.
     left: Vec<SegmentRef>,
-    /// The segments that are loaded, up to some bytes.
-    loaded: Vec<(SegmentRef, Directory)>,
+    /// Bytes of the others.
     loaded_bytes: u64,
     /// Number of segments of which only wanted entries were kept.
     joined: usize,
     /// Chunks that no segment lists as a whole.
     sliced: Fingerprints,
-    /// Whether it has all pack extents, in the order of the manifest.
+    /// Whether it has all pack extents, as if loaded in the order of the manifest.
     is_all: bool,
     instead_of: Option<Error>,
 }
@@ -102,8 +94,8 @@ impl RestoreLocator {
             segments: segments.to_vec(),
             is_named,
             locator: Arc::default(),
+            is_unique: true,
             left,
-            loaded: Vec::new(),
             loaded_bytes: 0,
             joined: 0,
             sliced: Fingerprints::default(),
@@ -149,64 +141,69 @@ impl RestoreLocator {
         }
     }
 
-    fn whole_bytes(&self) -> u64 {
-        self.pool.config().tuning.index_bytes_max / WHOLE_PER_INDEX
-    }
-
-    /// Loads the newest segment that is left. Returns false if there is none.
-    fn load_next(&mut self) -> Result<bool> {
-        let Some(segment) = self.left.last().copied() else { return Ok(false) };
-        match read_segment(&self.pool, &segment) {
-            Ok(directory) => {
-                Arc::make_mut(&mut self.locator).extend(&directory, &|_| true);
-                self.left.pop();
-                self.loaded_bytes += u64::from(segment.length);
-                if self.loaded_bytes <= self.whole_bytes() {
-                    self.loaded.push((segment, directory));
-                }
-            }
-            Err(error) => self.replace(error)?,
+    /// Looks for what is wanted, in the newest segments first, until all is found. Loads segments as
+    /// a whole up to `whole_bytes` in all; of further ones it keeps what is wanted.
+    fn look(&mut self, mut wanted: Vec<Fingerprint>, whole_bytes: u64) -> Result<()> {
+        if wanted.is_empty() || self.left.is_empty() {
+            return Ok(());
         }
-        Ok(true)
-    }
-
-    /// Adds the wanted chunks of the segments that are left, and reads no more of these than it
-    /// has to.
-    fn join(&mut self, mut wanted: Vec<Fingerprint>) -> Result<()> {
         wanted.sort_unstable();
         wanted.dedup();
         let locator = Arc::make_mut(&mut self.locator);
-        let joined = &mut self.joined;
-        each_segment(&self.pool, self.left.iter().rev(), &mut |_, directory| {
-            *joined += 1;
-            locator.extend_by(&directory, &mut wanted);
+        let (is_unique, joined) = (&mut self.is_unique, &mut self.joined);
+        let (loaded_bytes, mut loaded) = (&mut self.loaded_bytes, 0);
+        let done = each_segment(&self.pool, self.left.iter().rev(), &mut |segment, directory| {
+            if *loaded_bytes < whole_bytes {
+                *is_unique &= locator.extend(&directory, &|_| true).is_empty();
+                *loaded_bytes += u64::from(segment.length);
+                loaded += 1;
+                wanted.retain(strike(&directory, |_| {}));
+            } else {
+                *joined += 1;
+                let first = locator.add_packs(&directory);
+                wanted.retain(strike(&directory, |entry| _ = locator.add(first, entry)));
+            }
             Ok(!wanted.is_empty())
-        })?;
-        self.sliced.extend(wanted);
+        });
+        self.left.truncate(self.left.len() - loaded);
+        match done {
+            Ok(()) => self.sliced.extend(wanted),
+            Err(error) => self.replace(error)?,
+        }
         Ok(())
     }
 
-    /// Loads all segments, in the order of the manifest.
-    fn load_all(&mut self) -> Result<()> {
-        let loaded = std::mem::take(&mut self.loaded);
-        let is_loaded = |segment: &&SegmentRef| loaded.iter().any(|(it, _)| it == *segment);
-        let mut all = Locator::default();
-        let mut before = self.segments.iter();
-        // Those that are loaded are added where they stand in the manifest.
-        let mut add_loaded = |all: &mut Locator, until: Option<&SegmentRef>| {
-            for segment in before.by_ref().take_while(|segment| Some(*segment) != until) {
-                let known = loaded.iter().find(|(it, _)| it == segment);
-                known.iter().for_each(|(_, directory)| drop(all.extend(directory, &|_| true)));
+    /// Returns a locator that lists all that the segments do. Of equal objects it has the one that the
+    /// manifest lists first.
+    ///
+    /// # Errors
+    /// `Damaged` if a segment is missing or wrong.
+    pub fn all(&mut self) -> Result<&Locator> {
+        if !self.is_all {
+            match self.load_all() {
+                Ok(()) => self.is_all = true,
+                Err(error) => self.replace(error)?,
             }
-        };
-        let others = self.segments.iter().filter(|segment| !is_loaded(segment));
-        each_segment(&self.pool, others, &mut |segment, directory| {
-            add_loaded(&mut all, Some(segment));
-            all.extend(&directory, &|_| true);
-            Ok(true)
-        })?;
-        add_loaded(&mut all, None);
-        self.locator = Arc::new(all);
+        }
+        Ok(&self.locator)
+    }
+
+    fn load_all(&mut self) -> Result<()> {
+        if self.is_unique && !self.left.is_empty() {
+            let locator = Arc::make_mut(&mut self.locator);
+            let (is_unique, mut loaded) = (&mut self.is_unique, 0);
+            let done = each_segment(&self.pool, self.left.iter().rev(), &mut |_, directory| {
+                *is_unique &= locator.extend(&directory, &|_| true).is_empty();
+                loaded += 1;
+                Ok(*is_unique)
+            });
+            self.left.truncate(self.left.len() - loaded);
+            done?;
+        }
+        if !self.is_unique {
+            self.locator = Arc::new(Locator::load(&self.pool, &self.segments)?);
+            self.left.clear();
+        }
         Ok(())
     }
 
@@ -225,36 +222,19 @@ impl RestoreLocator {
 
 impl Extents for RestoreLocator {
     fn nodes(&mut self, wanted: &mut dyn Iterator<Item = Fingerprint>) -> Result<&Locator> {
-        for fp in wanted {
-            while !self.locator.lists(&fp) && self.load_next()? {}
-        }
+        let unknown = wanted.filter(|fp| !self.locator.lists(fp)).collect();
+        self.look(unknown, u64::MAX)?;
         Ok(&self.locator)
     }
 
-    fn chunks(&mut self, mut wanted: Vec<Fingerprint>) -> Result<&Locator> {
-        wanted.retain(|fp| !self.locator.lists(fp) && !self.sliced.contains(fp));
-        while !wanted.is_empty() && self.loaded_bytes < self.whole_bytes() && self.load_next()? {
-            wanted.retain(|fp| !self.locator.lists(fp));
-        }
-        if wanted.is_empty() || self.left.is_empty() {
-            return Ok(&self.locator);
-        }
-        if self.joined >= PASSES * self.left.len() {
-            return self.all();
-        }
-        if let Err(error) = self.join(wanted) {
-            self.replace(error)?;
-        }
-        Ok(&self.locator)
-    }
-
-    fn all(&mut self) -> Result<&Locator> {
-        if !self.is_all {
-            match self.load_all() {
-                Ok(()) => (self.is_all, self.left) = (true, Vec::new()),
-                Err(error) => self.replace(error)?,
-            }
-        }
+    fn chunks(&mut self, wanted: &[Fingerprint]) -> Result<&Locator> {
+        let is_unknown = |fp: &&Fingerprint| !self.locator.lists(fp) && !self.sliced.contains(*fp);
+        let unknown: Vec<Fingerprint> = wanted.iter().filter(is_unknown).copied().collect();
+        let whole_bytes = match self.joined >= PASSES * self.left.len() {
+            true => u64::MAX,
+            false => self.pool.config().tuning.index_bytes_max / WHOLE_PER_INDEX,
+        };
+        self.look(unknown, whole_bytes)?;
         Ok(&self.locator)
     }
 }

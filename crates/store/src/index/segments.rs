@@ -58,10 +58,10 @@ pub fn each_segment<'a>(
         let read: Vec<Mutex<Option<Result<Directory>>>> =
             batch.iter().map(|_| Mutex::default()).collect();
         on_threads(batch.len(), || {
-            while let Some(at) =
-                Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < batch.len())
-            {
-                *read[at].lock() = Some(read_segment(pool, batch[at]));
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(segment) = batch.get(at) else { break };
+                *read[at].lock() = Some(read_segment(pool, segment));
             }
         });
         for (segment, read) in batch.into_iter().zip(read) {

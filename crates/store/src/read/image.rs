@@ -1,6 +1,6 @@
 //! An image of memory, opened for reading: its catalog and page trees, with every node verified.
 
-use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers, for_each_leaf};
+use super::streams::{RestorePlan, RestoreSink, RestoreStats, SoughtPieces, Transfers};
 use super::trees::read_trees;
 use crate::commit::{history, mark_suspect};
 use crate::images::{image_to_restore, only_image};
@@ -10,8 +10,7 @@ use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, 
 use outlive_pool::Pool;
 use outlive_types::sync::plain::{Mutex, RwLock};
 use outlive_types::{
-    Epoch, Error, ErrorKind, Fingerprint, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation,
-    Result, sync,
+    Epoch, Error, ErrorKind, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation, Result, sync,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -82,18 +81,6 @@ impl Metadata {
             names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
         Ok(Metadata { catalog, catalog_bytes, catalog_tree, streams })
     }
-}
-
-/// Returns the chunks of trees.
-fn chunks_of(pool: &Pool, trees: &[(usize, &PageTree)]) -> Result<Vec<Fingerprint>> {
-    let mut chunks = Vec::new();
-    for (_, tree) in trees {
-        for_each_leaf(pool, tree, &mut |_, leaf| {
-            chunks.extend_from_slice(&leaf.chunks);
-            Ok(())
-        })?;
-    }
-    Ok(chunks)
 }
 
 /// One rank's image of memory: its metadata, read and verified.
@@ -192,7 +179,7 @@ impl MemoryImage {
             image,
             segments,
             as_of,
-            known: RwLock::new(extents.known()),
+            known: RwLock::default(),
             has_all: AtomicBool::new(extents.is_all()),
             extents: sync::Mutex::new(extents),
             catalog,
@@ -235,14 +222,18 @@ impl MemoryImage {
         Ok(extents.known())
     }
 
-    /// Returns pack extents, with those of these chunks.
-    pub(super) fn extents_of(&self, chunks: Vec<Fingerprint>) -> Result<Arc<Locator>> {
+    /// Returns the pieces with the pack extents of their chunks, for which it may read segments.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is in none of the segments, or a segment is missing or wrong.
+    pub(crate) fn located(&self, sought: SoughtPieces) -> Result<Transfers> {
         let known = self.known_extents();
         // A page fault that misses nothing waits for no reader of segments.
-        if chunks.iter().all(|fp| known.lists(fp)) {
-            return Ok(known);
+        if sought.chunks().iter().all(|fp| known.lists(fp)) {
+            return sought.locate(&known);
         }
-        self.extents(|extents| extents.chunks(chunks).map(drop))
+        let locator = self.extents(|extents| extents.chunks(sought.chunks()).map(drop))?;
+        sought.locate(&locator)
     }
 
     /// Returns all pack extents that the segments list.
@@ -350,10 +341,7 @@ impl MemoryImage {
     /// # Errors
     /// `Damaged` if a chunk is in none of the segments.
     pub(crate) fn pieces(&self, selected: &[usize]) -> Result<Transfers> {
-        let trees: Vec<(usize, &PageTree)> =
-            selected.iter().map(|at| (*at, &self.streams[*at].tree)).collect();
-        let locator = self.extents_of(chunks_of(&self.pool, &trees)?)?;
-        Transfers::of(&self.pool, &locator, &trees)
+        self.located(SoughtPieces::of(&self.pool, &self.trees(selected)?)?)
     }
 
     pub(crate) fn catalog_tree(&self) -> &PageTree {
@@ -369,26 +357,20 @@ impl MemoryImage {
     /// # Errors
     /// `Damaged` if a chunk is in none of the segments; `Invalid` for an index out of range.
     pub fn plan(&self, selected: &[usize]) -> Result<RestorePlan> {
-        // It reads much data anyhow.
-        self.planned(selected, |_| self.all_extents())
-    }
-
-    fn planned(
-        &self,
-        selected: &[usize],
-        extents: impl FnOnce(&[(usize, &PageTree)]) -> Result<Arc<Locator>>,
-    ) -> Result<RestorePlan> {
-        let trees = selected
-            .iter()
-            .map(|at| {
-                self.streams.get(*at).map(|stream| (*at, &stream.tree)).ok_or_else(|| {
-                    Error::invalid(format!("checkpoint {} has no stream {at}", self.epoch()))
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        extents(&trees)
+        let trees = self.trees(selected)?;
+        // It reads much data anyhow, and takes the copies on which checks rely.
+        self.all_extents()
             .and_then(|locator| RestorePlan::new(&self.pool, &locator, &trees))
             .map_err(|e| e.context(self.words()))
+    }
+
+    fn trees(&self, selected: &[usize]) -> Result<Vec<(usize, &PageTree)>> {
+        let tree = |at: &usize| {
+            self.streams.get(*at).map(|stream| (*at, &stream.tree)).ok_or_else(|| {
+                Error::invalid(format!("checkpoint {} has no stream {at}", self.epoch()))
+            })
+        };
+        selected.iter().map(tree).collect()
     }
 
     /// Reads `selected` streams into `sink`, which gets only verified bytes.
@@ -406,8 +388,10 @@ impl MemoryImage {
         selected: &[usize],
         sink: &dyn RestoreSink,
     ) -> Result<RestoreStats> {
-        self.planned(selected, |trees| self.extents_of(chunks_of(&self.pool, trees)?))?
-            .execute(&self.pool, sink)
+        let total_bytes = self.trees(selected)?.iter().map(|(_, tree)| tree.bytes).sum();
+        self.pieces(selected)
+            .map(|pieces| RestorePlan::of(&self.pool, pieces, total_bytes))
+            .and_then(|plan| plan.execute(&self.pool, sink))
             .map_err(|e| e.context(self.words()))
     }
 
@@ -509,8 +493,9 @@ fn read_whole(pool: &Pool, extents: &mut dyn Extents, tree: &PageTree) -> Result
         // The vector begins as zeros.
         fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
     }
-    let locator = extents.chunks(chunks_of(pool, &[(0, tree)])?)?;
-    let plan = RestorePlan::new(pool, locator, &[(0, tree)])?;
+    let sought = SoughtPieces::of(pool, &[(0, tree)])?;
+    let pieces = extents.chunks(sought.chunks()).and_then(|locator| sought.locate(locator))?;
+    let plan = RestorePlan::of(pool, pieces, tree.bytes);
     let length = usize::try_from(tree.bytes)
         .map_err(|_| Error::invalid("a stream is longer than this machine's memory"))?;
     let mut whole = Vec::new();

@@ -34,5 +34,5 @@ pub use ranges::RangeReader;
 pub use ranks::{RankImages, RankRegions};
 pub(crate) use reload::{Current, Logs, Reload, while_moving};
 pub use streams::{RestorePlan, RestoreSink, RestoreStats};
-pub(crate) use streams::{Transfer, Transfers};
+pub(crate) use streams::{SoughtPieces, Transfer};
 pub use verified::Verified;

@@ -5,17 +5,13 @@ use super::find::{Select, first_of_rank};
 use super::image::MemoryImage;
 use super::nodes::read_merged;
 use super::reload::Current;
-use super::streams::Transfers;
+use super::streams::SoughtPieces;
 use super::verified::Verified;
-use crate::index::Locator;
 use crate::tree::Node;
-use outlive_format::{Leaf, PageExtent};
+use outlive_format::Leaf;
 use outlive_pool::Pool;
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{
-    BLOCK_BYTES, Epoch, Error, ErrorKind, Fingerprint, PAGE_BYTES, RegionDesc, RegionLocation,
-    Result, blocks_of,
-};
+use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionLocation, Result};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,15 +26,15 @@ const AT_ONCE_BYTES: u64 = 4 << 20;
 pub(crate) struct Leaves(Mutex<HashMap<(usize, u64), Arc<Leaf>>>);
 
 impl MemoryImage {
-    /// Adds the sources of a range of a stream.
+    /// Adds the pieces of a range of a stream.
     ///
     /// # Errors
-    /// `Damaged` if a leaf or chunk is missing or wrong.
+    /// `Damaged` if a leaf is missing or wrong.
     pub(crate) fn add_range(
         &self,
         pool: &Pool,
         leaves: &Leaves,
-        pieces: &mut Transfers,
+        sought: &mut SoughtPieces,
         stream: usize,
         range: Range<u64>,
     ) -> Result<()> {
@@ -62,26 +58,7 @@ impl MemoryImage {
             known.insert((stream, block), leaf.clone());
             Ok(Some(leaf))
         };
-        let locator = self.extents_in(&range, &mut leaf_of)?;
-        pieces.range(&locator, stream as u32, range, &mut leaf_of)
-    }
-
-    /// Returns pack extents, with those of a range's chunks.
-    fn extents_in(
-        &self,
-        range: &Range<u64>,
-        leaf_of: &mut dyn FnMut(u64) -> Result<Option<Arc<Leaf>>>,
-    ) -> Result<Arc<Locator>> {
-        let blocks = range.start / BLOCK_BYTES as u64..blocks_of(range.end);
-        if blocks.end.saturating_sub(blocks.start) > LEAVES_MAX as u64 {
-            return self.all_extents();
-        }
-        let mut chunks = Vec::new();
-        for block in blocks {
-            let Some(leaf) = leaf_of(block)? else { continue };
-            chunks.extend(chunks_in(&leaf, block * BLOCK_BYTES as u64, range));
-        }
-        self.extents_of(chunks)
+        sought.range(stream as u32, range, &mut leaf_of)
     }
 
     /// Reads and verifies a range of a stream that begins at `offset` and is as long as `into`.
@@ -96,19 +73,19 @@ impl MemoryImage {
         offset: u64,
         into: &mut [u8],
     ) -> Result<()> {
-        self.repeated(&mut || self.fetch_once(pool, leaves, stream, offset, into))
+        self.repeated(&mut || self.fetch_once(pool, leaves, (stream, offset), into))
     }
 
     fn fetch_once(
         &self,
         pool: &Pool,
         leaves: &Leaves,
-        stream: usize,
-        offset: u64,
+        (stream, offset): (usize, u64),
         into: &mut [u8],
     ) -> Result<()> {
-        let mut pieces = Transfers::default();
-        self.add_range(pool, leaves, &mut pieces, stream, offset..offset + into.len() as u64)?;
+        let mut sought = SoughtPieces::default();
+        self.add_range(pool, leaves, &mut sought, stream, offset..offset + into.len() as u64)?;
+        let pieces = self.located(sought)?;
         into.fill(0);
         let into = Mutex::new(into);
         let take = |at: usize, chunk: Verified<'_>| {
@@ -219,14 +196,4 @@ impl RangeReader {
         };
         self.image.read(&mut fetch).map_err(|error| error.context(of()))
     }
-}
-
-/// Returns the chunks of a leaf with pages in a range of bytes. The leaf's block begins at `from`.
-fn chunks_in(leaf: &Leaf, from: u64, range: &Range<u64>) -> Vec<Fingerprint> {
-    let page = PAGE_BYTES as u64;
-    let is_in = |extent: &PageExtent| {
-        let begin = from + u64::from(extent.page) * page;
-        begin < range.end && begin + u64::from(extent.pages) * page > range.start
-    };
-    leaf.page_extents().filter(is_in).filter_map(|extent| extent.chunk).collect()
 }

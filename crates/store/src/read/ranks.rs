@@ -4,7 +4,7 @@
 
 use super::image::{MemoryImage, image_words, is_named, read_catalog};
 use super::ranges::Leaves;
-use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
+use super::streams::{RestorePlan, RestoreSink, RestoreStats, SoughtPieces};
 use crate::images::{each_image, image_to_restore};
 use crate::index::RestoreLocator;
 use outlive_format::{Catalog, Image, Manifest};
@@ -126,12 +126,12 @@ impl MemoryImage {
         // The sink takes no byte twice, so this cannot look for another copy later.
         self.all_extents().map_err(|error| error.context(self.words()))?;
         let leaves = Leaves::default();
-        let mut pieces = Transfers::default();
+        let mut sought = SoughtPieces::default();
         for (stream, range) in ranges {
-            self.add_range(self.pool(), &leaves, &mut pieces, *stream, range.clone())?;
+            self.add_range(self.pool(), &leaves, &mut sought, *stream, range.clone())?;
         }
         let total_bytes = ranges.iter().map(|(_, range)| range.end - range.start).sum();
-        let plan = RestorePlan::of(self.pool(), pieces, total_bytes);
+        let plan = RestorePlan::of(self.pool(), self.located(sought)?, total_bytes);
         plan.execute(self.pool(), sink).map_err(|error| error.context(self.words()))
     }
 }

@@ -8,7 +8,9 @@ use crate::index::{Locator, Pages, ReadItem};
 use crate::tree::{LeafNode, PageTree};
 use outlive_format::Leaf;
 use outlive_pool::Pool;
-use outlive_types::{BLOCK_BYTES, Error, Event, PAGE_BYTES, Progress, Result, blocks_of, metrics};
+use outlive_types::{
+    BLOCK_BYTES, Error, Event, Fingerprint, PAGE_BYTES, Progress, Result, blocks_of, metrics,
+};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +55,15 @@ pub struct Zeros {
     pub stream: u32,
     pub to: u64,
     pub length: u64,
+}
+
+/// The pieces of chunks that streams need, or parts of them, before the chunks are located.
+#[derive(Debug, Default)]
+pub struct SoughtPieces {
+    /// The chunk of each piece.
+    chunks: Vec<Fingerprint>,
+    pieces: Vec<Transfer>,
+    zeros: Vec<Zeros>,
 }
 
 /// Sources of the bytes of streams, or of parts of them: for each piece the chunk that it needs.
@@ -186,47 +197,77 @@ impl Transfers {
     /// Returns the transfers of whole trees.
     ///
     /// # Errors
-    /// `Damaged` if no segment lists a chunk, a chunk is too short, or a leaf that was not kept
-    /// cannot be read.
+    /// Those of [`SoughtPieces::of`] and [`SoughtPieces::locate`].
     pub fn of(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<Transfers> {
-        let mut pieces = Transfers::default();
-        for (number, tree) in trees {
-            pieces.tree(pool, locator, *number as u32, tree)?;
-        }
-        Ok(pieces)
+        SoughtPieces::of(pool, trees)?.locate(locator)
     }
+}
 
-    fn tree(&mut self, pool: &Pool, locator: &Locator, stream: u32, tree: &PageTree) -> Result<()> {
-        let mut part = StreamRange { locator, stream, range: 0..tree.bytes };
-        for_each_leaf(pool, tree, &mut |block, leaf| self.leaf(&mut part, block, leaf))?;
-        self.zeros_until(&mut part, tree.bytes);
-        Ok(())
+impl SoughtPieces {
+    /// Returns the pieces of whole trees.
+    ///
+    /// # Errors
+    /// `Damaged` if a leaf that was not kept cannot be read.
+    pub fn of(pool: &Pool, trees: &[(usize, &PageTree)]) -> Result<SoughtPieces> {
+        let mut sought = SoughtPieces::default();
+        for (number, tree) in trees {
+            let mut part = StreamRange { stream: *number as u32, range: 0..tree.bytes };
+            for_each_leaf(pool, tree, &mut |block, leaf| sought.leaf(&mut part, block, leaf))?;
+            sought.zeros_until(&mut part, tree.bytes);
+        }
+        Ok(sought)
     }
 
     /// Adds a part of a stream. `leaf_of` returns the leaf of a block, `None` where all pages are
     /// zero.
     ///
     /// # Errors
-    /// Errors of `leaf_of`; `Damaged` if no segment lists a chunk, or a chunk is too short.
+    /// Errors of `leaf_of`.
     pub fn range(
         &mut self,
-        locator: &Locator,
         stream: u32,
         range: Range<u64>,
         leaf_of: &mut dyn FnMut(u64) -> Result<Option<Arc<Leaf>>>,
     ) -> Result<()> {
         let (first, end) = (range.start / BLOCK_BYTES as u64, range.end);
-        let mut part = StreamRange { locator, stream, range };
+        let mut part = StreamRange { stream, range };
         for block in first..blocks_of(end) {
             if let Some(leaf) = leaf_of(block)? {
-                self.leaf(&mut part, block, &leaf)?;
+                self.leaf(&mut part, block, &leaf);
             }
         }
         self.zeros_until(&mut part, end);
         Ok(())
     }
 
-    fn leaf(&mut self, part: &mut StreamRange<'_>, block: u64, leaf: &Leaf) -> Result<()> {
+    /// Returns the chunk of each piece.
+    pub fn chunks(&self) -> &[Fingerprint] {
+        &self.chunks
+    }
+
+    /// Returns the pieces with the pack extents of their chunks.
+    ///
+    /// # Errors
+    /// `Damaged` if no segment lists a chunk, or a chunk is too short.
+    pub fn locate(self, locator: &Locator) -> Result<Transfers> {
+        let SoughtPieces { chunks, pieces, zeros } = self;
+        let located = chunks.into_iter().zip(&pieces).map(|(fp, piece)| {
+            let Transfer { from, length, .. } = *piece;
+            let extent = locator.find_pages(&fp, Pages::of_bytes(from, length))?;
+            let is_short = |last| extent.slice.is_none() && last > extent.length;
+            if from.checked_add(length).is_none_or(is_short) {
+                return Err(Error::damaged(format!(
+                    "chunk {fp:?} has {} bytes, its leaf wants {length} from {from}",
+                    extent.length
+                )));
+            }
+            Ok(ReadItem { fp, extent })
+        });
+        let wanted = located.collect::<Result<Vec<ReadItem>>>()?;
+        Ok(Transfers { wanted, pieces, zeros })
+    }
+
+    fn leaf(&mut self, part: &mut StreamRange, block: u64, leaf: &Leaf) {
         let page = PAGE_BYTES as u64;
         for extent in leaf.page_extents() {
             let Some(fp) = extent.chunk else { continue };
@@ -242,23 +283,14 @@ impl Transfers {
             }
             let from = u32::from(extent.first) * PAGE_BYTES as u32 + (to - begin) as u32;
             let length = (end - to) as u32;
-            let extent = part.locator.find_pages(&fp, Pages::of_bytes(from, length))?;
-            let is_short = |last| extent.slice.is_none() && last > extent.length;
-            if from.checked_add(length).is_none_or(is_short) {
-                return Err(Error::damaged(format!(
-                    "chunk {fp:?} has {} bytes, its leaf wants {length} from {from}",
-                    extent.length
-                )));
-            }
             self.zeros_until(part, to);
             part.range.start = end;
-            self.wanted.push(ReadItem { fp, extent });
+            self.chunks.push(fp);
             self.pieces.push(Transfer { stream: part.stream, from, length, to });
         }
-        Ok(())
     }
 
-    fn zeros_until(&mut self, part: &mut StreamRange<'_>, end: u64) {
+    fn zeros_until(&mut self, part: &mut StreamRange, end: u64) {
         let to = part.range.start;
         if to < end {
             self.zeros.push(Zeros { stream: part.stream, to, length: end - to });
@@ -270,12 +302,8 @@ impl Transfers {
 /// Calls `each` with the leaves of a tree, merged. Reads those that are not kept.
 ///
 /// # Errors
-/// `Damaged` if a leaf is missing or wrong; errors of `each`.
-pub fn for_each_leaf(
-    pool: &Pool,
-    tree: &PageTree,
-    each: &mut dyn FnMut(u64, &Leaf) -> Result<()>,
-) -> Result<()> {
+/// `Damaged` if a leaf is missing or wrong.
+fn for_each_leaf(pool: &Pool, tree: &PageTree, each: &mut dyn FnMut(u64, &Leaf)) -> Result<()> {
     let mut leaves: Vec<(u64, &LeafNode)> = Vec::new();
     tree.for_each_leaf(&mut |block, leaf| leaves.push((block, leaf)));
     for batch in leaves.chunks(LEAF_BATCH) {
@@ -284,10 +312,10 @@ pub fn for_each_leaf(
         let mut read = read_merged(pool, &unkept)?.into_iter();
         for (block, node) in batch {
             match &node.kept {
-                Some(kept) => each(*block, kept)?,
+                Some(kept) => each(*block, kept),
                 None => {
                     let leaf = read.next().ok_or_else(|| Error::bug("a leaf was not read"))?;
-                    each(*block, &leaf)?;
+                    each(*block, &leaf);
                 }
             }
         }
@@ -296,8 +324,7 @@ pub fn for_each_leaf(
 }
 
 /// The part of a stream that still lacks sources; each transfer removes its range from the start.
-struct StreamRange<'a> {
-    locator: &'a Locator,
+struct StreamRange {
     stream: u32,
     range: Range<u64>,
 }

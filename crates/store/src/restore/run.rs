@@ -4,7 +4,7 @@
 use super::read_scheduler::{ReadScheduler, WhileWanted};
 use super::{LazyEnds, LazyFill, LazySink};
 use crate::index::ReadItem;
-use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfers, Verified};
+use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, SoughtPieces, Verified};
 use crate::save::remark;
 use outlive_log::LockGuard;
 use outlive_types::sync::{self, Mutex};
@@ -64,10 +64,11 @@ impl<S: LazySink> Runner<S> {
         let eager: Vec<usize> = selected.iter().copied().filter(|at| !sink.is_lazy(*at)).collect();
         let mut stats = checkpoint.read_some(&eager, sink)?;
         let leaves = Leaves::default();
-        let mut pieces = Transfers::default();
+        let mut sought = SoughtPieces::default();
         for (stream, range) in sink.edges() {
-            checkpoint.add_range(checkpoint.pool(), &leaves, &mut pieces, stream, range)?;
+            checkpoint.add_range(checkpoint.pool(), &leaves, &mut sought, stream, range)?;
         }
+        let pieces = checkpoint.located(sought)?;
         for zeros in &pieces.zeros {
             sink.write_edge(zeros.stream as usize, zeros.to, &vec![0; zeros.length as usize]);
         }

@@ -11,6 +11,7 @@ use common::{
 use outlive_backend::{FaultWorld, MemoryTarget, ShardName, Target};
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
+use outlive_format::SHARD_HEADER_BYTES;
 use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
@@ -373,6 +374,74 @@ fn check_passed_over(world: &FaultWorld, states: &[State]) {
     let whole = program.job.verify(Some(3)).unwrap().findings.is_empty();
     assert!(!whole, "a verification finds the damage, too");
     program.job.note(3, |remarks| remarks.suspect = false).unwrap();
+}
+
+/// With each page of the newest packs damaged, memory fills if an eager restore finds everything: if a
+/// chunk is there twice, either copy will do.
+#[test]
+fn memory_fills_from_the_other_copy_of_a_chunk() {
+    let world = FaultWorld::new();
+    let mut config = small_config();
+    // No room for all chunks of the first save: the second one stores some again.
+    config.tuning.index_bytes_max = 1;
+    let pool = || Pool::new(config.clone(), world.target(), world.log(), Environment::system());
+    let program = Program::start(&pool(), "job");
+    let one = State::from([("a".to_owned(), noise(1, 2 * BLOCK_BYTES))]);
+    program.save(&one).unwrap();
+    let old = world.target().list().unwrap();
+    let mut two = one.clone();
+    two.insert("c".to_owned(), one["a"][..BLOCK_BYTES].to_vec());
+    program.save(&two).unwrap();
+    program.job.close().unwrap();
+    let target = world.target();
+    let mut filled = 0;
+    for shard in target.list().unwrap().into_iter().filter(|shard| !old.contains(shard)) {
+        for offset in (0..target.length(shard).unwrap()).step_by(PAGE_BYTES) {
+            world.corrupt(shard, offset + 40, 4);
+            let program = Program::start(&pool(), "job");
+            if program.restore(Select::Epoch(2)).is_ok() {
+                let lazy = restore(&program, Select::Epoch(2), &open()).unwrap().unwrap();
+                assert!(lazy.into_state(&pool()) == two, "{offset} of {shard}");
+                filled += 1;
+            }
+            world.corrupt(shard, offset + 40, 4);
+        }
+    }
+    assert!(filled > 400, "{filled}");
+}
+
+/// The oldest segment lists a chunk that no save has changed since, and nothing else that is needed.
+#[test]
+fn a_damaged_segment_is_replaced_while_memory_fills() {
+    let world = FaultWorld::new();
+    let program = Program::start(&pool(&world), "job");
+    let mut now = State::from([("a".to_owned(), noise(1, 2 * BLOCK_BYTES))]);
+    for save in 0..70 {
+        for page in (0..2 * BLOCK_BYTES / PAGE_BYTES).filter(|page| page % 512 != 100) {
+            change(&mut now, "a", page, save * 10_000 + page as u64);
+        }
+        program.save(&now).unwrap();
+    }
+    program.job.close().unwrap();
+    let newest = program.job.epochs().unwrap().pop().unwrap().manifest;
+    let segments = newest.images.one().unwrap().segments.clone();
+    let oldest = segments.iter().max_by_key(|segment| segment.level).unwrap();
+    assert!(oldest.level > 0, "{segments:?}");
+    let shard = ShardName { pack: oldest.pack, shard: 0 };
+    world.corrupt(shard, SHARD_HEADER_BYTES as u64 + u64::from(oldest.offset) + 40, 4);
+    let warnings = Arc::new(Warnings::default());
+    let env = Environment::observed(warnings.clone());
+    let pool = Pool::new(small_config(), world.target(), world.log(), env);
+    let program = Program::start(&pool, "job");
+    let latch = Latch::default();
+    let lazy = restore(&program, Select::Newest, &latch).unwrap().unwrap();
+    assert_eq!(lazy.restored.epoch, 70);
+    latch.open();
+    assert!(lazy.into_state(&pool) == now);
+    let warnings = warnings.0.lock().unwrap().join("\n");
+    assert!(warnings.contains("the directories of all packs tell where"), "{warnings}");
+    let newest = program.job.epochs().unwrap().pop().unwrap().manifest;
+    assert!(newest.remarks.suspect);
 }
 
 #[test]
