@@ -24,13 +24,10 @@ const ATTEMPTS: usize = 64;
 /// if there was nothing to do.
 ///
 /// # Errors
-/// `Retry` while another command collects, or while it is unknown what is lost, since another
-/// target or the slow tier is away; errors of log and targets. No save may begin before this has
+/// `Retry` if another command collects for more than a minute, or while it is unknown what is lost,
+/// since another target or the slow tier is away; errors of log and targets. No save may begin before this has
 /// succeeded.
 pub fn recreate_lost(pool: &Pool) -> Result<Option<LostCheckpoints>> {
-    if !pool.wants_recreate()? {
-        return Ok(None);
-    }
     pool.recreate_lost()?.map(|anew| settle(pool, anew)).transpose()
 }
 

@@ -4,8 +4,11 @@
 use crate::Pool;
 use crate::targets::{Claim, TargetTable};
 use outlive_log::Lock;
-use outlive_types::{Error, Result};
+use outlive_types::{Error, ErrorKind, Result};
 use std::sync::Arc;
+
+/// Number of attempts of a program that waits for a change: about a minute.
+const WANTED_TRIES: usize = 3000;
 
 /// Guard that keeps others from moving shards as long as it exists.
 #[derive(Debug)]
@@ -21,7 +24,10 @@ impl Pool {
     /// # Errors
     /// `Retry` while another process does so; errors of the log.
     pub(crate) fn alone(&self) -> Result<Exclusive> {
-        let lock = self.lock_collecting()?;
+        self.alone_with(self.lock_collecting()?)
+    }
+
+    fn alone_with(&self, lock: Lock) -> Result<Exclusive> {
         if matches!(lock, Lock::Busy) {
             return Err(Error::retry(
                 "a gc, scrub, repair or another change of the targets is at work in this pool: try \
@@ -42,6 +48,27 @@ impl Pool {
             Error::invalid("this pool has no table of targets, so its targets cannot be changed")
         })?;
         Ok((table, self.alone()?))
+    }
+
+    /// Does the same for a program that cannot continue before a change is made. Another process may
+    /// make it, or may be at work for longer: `None` as soon as `is_wanted` returns false.
+    ///
+    /// # Errors
+    /// `Retry` if others are at work for [`WANTED_TRIES`] looks; errors of `is_wanted` and the log.
+    pub(crate) fn changing_while(
+        &self,
+        is_wanted: &dyn Fn() -> Result<bool>,
+    ) -> Result<Option<(Arc<TargetTable>, Exclusive)>> {
+        for left in (0..WANTED_TRIES).rev() {
+            if !is_wanted()? {
+                return Ok(None);
+            }
+            match self.log().lock_collecting().and_then(|lock| self.alone_with(lock)) {
+                Err(error) if error.kind() == ErrorKind::Retry && left > 0 => self.pause(),
+                alone => return Ok(self.table().cloned().zip(Some(alone?))),
+            }
+        }
+        Ok(None)
     }
 
     /// Ends the claim of a command that was killed while it moved shards, where the log has no

@@ -1,5 +1,5 @@
-//! Recreates targets in memory that were lost with it, and vacates the seats of lost hosts. The logs must have the losses before any
-//! program saves again: docs/design/026-volatile.md says why.
+//! Recreates targets in memory that were lost with it, and vacates the seats of lost hosts. The logs
+//! must have the losses before any program saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
 use crate::descriptor::redundancy::{TargetConfig, TargetState, Tier};
@@ -59,13 +59,16 @@ impl Pool {
     }
 
     /// Recreates lost targets in the memory of this host, each with a new number. `None` if another
-    /// process has done that meanwhile.
+    /// process has done that meanwhile, and if none is lost. While another command collects, it waits
+    /// for up to a minute.
     ///
     /// # Errors
-    /// `Retry` while another command collects; `Invalid` if the location is not in memory; errors
+    /// `Retry` if another command collects for longer; `Invalid` if the location is not in memory; errors
     /// of the table.
     pub fn recreate_lost(&self) -> Result<Option<Recreated>> {
-        let (table, alone) = self.changing()?;
+        let Some((table, alone)) = self.changing_while(&|| self.wants_recreate())? else {
+            return Ok(None);
+        };
         let locations = table.locations();
         // Locations as this process sees them.
         let here = table.rows()?;

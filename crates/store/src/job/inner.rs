@@ -217,8 +217,16 @@ impl Inner {
         let pool = self.pool();
         // One rank of a group does it for all.
         let is_first = self.member.as_ref().is_none_or(|member| member.rank() == 0);
-        let anew = || if is_first { recreate_lost(&pool).map(drop) } else { Ok(()) };
-        let ready = ready.and_then(|()| anew());
+        let recreate = || {
+            if !is_first || !pool.wants_recreate()? {
+                return Ok(());
+            }
+            // That may wait for a command that is at work, and the other ranks for this one.
+            let member = self.member.as_ref();
+            let _keepalive = member.and_then(|member| member.coordinator.keepalive());
+            recreate_lost(&pool).map(drop)
+        };
+        let ready = ready.and_then(|()| recreate());
         // Before the memory of the last image is used again.
         self.keeping.end();
         let is_shared = self.keeping.begin();

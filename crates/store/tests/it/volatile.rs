@@ -6,12 +6,15 @@ use crate::stepped;
 use common::{Program, State, noise, small_config};
 use outlive_backend::{FaultWorld, Target};
 use outlive_pool::{
-    Environment, FoundTarget, OpenTarget, Pool, Rows, TargetConfig, TargetLocations, TargetTable,
+    Environment, Exclusive, FoundTarget, OpenTarget, Pool, Rows, TargetConfig, TargetLocations,
+    TargetTable,
 };
 use outlive_store::Select;
 use outlive_types::{Error, ErrorKind, Result};
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use stepped::{SteppedLog, Steps};
 
 /// A pool whose only target is in memory.
@@ -20,6 +23,8 @@ struct Memory {
     world: FaultWorld,
     /// Number of the present target; 0 for none.
     marker: Arc<AtomicU32>,
+    /// Number of times that a process has looked whether the target is lost.
+    looks: Arc<AtomicU64>,
 }
 
 impl Memory {
@@ -34,7 +39,7 @@ impl Memory {
     fn pool(&self, steps: &Steps) -> Pool {
         let (target, log, _) = self.world.process();
         let env = Environment::system();
-        let places = Arc::new(Places { target, marker: self.marker.clone() });
+        let places = Arc::new(Places { target, memory: self.clone() });
         let table = TargetTable::new(log.clone(), places, env.rng.clone());
         let log = Arc::new(SteppedLog(log, steps.clone()));
         Pool::over(small_config(), Vec::new(), log, env).with_table(Arc::new(table)).unwrap()
@@ -47,10 +52,15 @@ impl Memory {
     }
 }
 
-#[derive(Debug)]
 struct Places {
     target: Arc<dyn Target>,
-    marker: Arc<AtomicU32>,
+    memory: Memory,
+}
+
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Places").field(&self.target).finish()
+    }
 }
 
 impl TargetLocations for Places {
@@ -61,7 +71,7 @@ impl TargetLocations for Places {
     }
 
     fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
-        let (marker, id) = (self.marker.clone(), row.id);
+        let (marker, id) = (self.memory.marker.clone(), row.id);
         let look = move || match Some(marker.load(Ordering::Relaxed)) == id {
             true => Ok(()),
             false => Err(Error::damaged("it is not there any more")),
@@ -82,12 +92,65 @@ impl TargetLocations for Places {
     }
 
     fn is_wiped(&self, _: &TargetConfig) -> Result<bool> {
-        Ok(self.marker.load(Ordering::Relaxed) == 0)
+        self.memory.looks.fetch_add(1, Ordering::Relaxed);
+        Ok(self.memory.marker.load(Ordering::Relaxed) == 0)
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
-        self.marker.store(row.id.unwrap_or(1), Ordering::Relaxed);
+        self.memory.marker.store(row.id.unwrap_or(1), Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Memory {
+    /// Saves while another process may change the targets alone, whose guard `meanwhile` gets once
+    /// the save waits for it.
+    fn save_beside_a_command(&self, meanwhile: impl FnOnce(Exclusive) -> Option<Exclusive>) {
+        let program = Program::start(&self.pool(&Steps::default()), "job");
+        program.save(&state(1)).unwrap();
+        let other = self.pool(&Steps::default());
+        let alone = other.lock_trimming().unwrap();
+        self.lose();
+        let before = self.looks.load(Ordering::Relaxed);
+        let _alone = thread::scope(|scope| {
+            let saving = scope.spawn(|| program.save(&state(2)));
+            while self.looks.load(Ordering::Relaxed) < before + 4 {
+                assert!(!saving.is_finished(), "the save did not wait");
+                thread::yield_now();
+            }
+            let alone = meanwhile(alone);
+            assert_eq!(saving.join().unwrap().unwrap().epoch, 2);
+            alone
+        });
+        let again = Program::start(&self.pool(&Steps::default()), "job");
+        assert!(again.restore(Select::Newest).unwrap().unwrap() == (2, state(2)));
+    }
+
+    /// Returns pools with both ways to keep others from changing the targets: a lock, and a claim.
+    fn of_both_kinds() -> [Memory; 2] {
+        [Memory::new(), Memory { world: FaultWorld::with_locks(), ..Memory::new() }]
+    }
+}
+
+#[test]
+fn a_save_waits_for_a_command_and_then_recreates_what_was_lost() {
+    for memory in Memory::of_both_kinds() {
+        memory.save_beside_a_command(|alone| {
+            drop(alone);
+            None
+        });
+    }
+}
+
+/// The command that is at work has made the change, and works on.
+#[test]
+fn a_save_does_not_wait_for_a_command_once_nothing_is_lost_any_more() {
+    for memory in Memory::of_both_kinds() {
+        let marker = memory.marker.clone();
+        memory.save_beside_a_command(|alone| {
+            marker.store(1, Ordering::Relaxed);
+            Some(alone)
+        });
     }
 }
 
