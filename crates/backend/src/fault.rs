@@ -216,6 +216,14 @@ impl FaultWorld {
         self.lock().locks.is_some()
     }
 
+    /// Ends the lock of collectors, as a storage node does that has not heard of its holder for too
+    /// long.
+    pub fn end_collecting(&self) {
+        if let Some(locks) = &mut self.lock().locks {
+            locks.collecting.clear();
+        }
+    }
+
     /// Returns the target, for the machine that runs now.
     pub fn target(&self) -> Arc<dyn Target> {
         self.process().0

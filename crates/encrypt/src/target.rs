@@ -71,7 +71,7 @@ impl EncryptedTarget {
     ) -> Result<Box<dyn ShardWriter>> {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt)?;
-        let cipher = self.0.encryption.shard(shard, &salt)?;
+        let cipher = Arc::new(self.0.encryption.shard(shard, &salt)?);
         let mut state = self.0.state.lock();
         let make = || StagingPool::new(BUFFERS_BYTES, BUFFER_BYTES);
         let buffers = state.buffers.get_or_insert_with(make).clone();

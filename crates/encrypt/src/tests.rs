@@ -230,27 +230,50 @@ impl Target for Failing {
 /// Two texts under one nonce would betray both, and the key of their tags.
 #[test]
 fn a_repeated_write_encrypts_nothing_again() {
-    let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
-    let below = Failing { inner: MemoryTarget::new(), seen: seen.clone() };
-    let target = EncryptedTarget::new(Arc::new(below), encryption());
-    let mut writer = target.create(name(1, 0), 8 * 4096).unwrap();
-    let buffer = |seed| {
-        let mut buffer = AlignedBuf::zeroed(8 * 4096);
-        buffer.copy_from_slice(&content(seed, 8));
-        buffer.share()
-    };
-    let failed = writer.write(0, buffer(1)).wait().unwrap_err();
-    assert_eq!(failed.buffer.to_vec(), content(1, 8), "the caller's buffer comes back");
-    // The caller's memory has changed meanwhile.
-    writer.write(0, buffer(2)).wait().unwrap();
-    writer.finish(8 * 4096).wait().unwrap();
-    let seen = seen.lock();
-    assert_eq!(seen[0], seen[1]);
-    assert_eq!(read(&target, name(1, 0), 0, 8).unwrap(), content(1, 8));
-    // Another writer has another key.
-    let again = EncryptedTarget::new(Arc::new(MemoryTarget::new()), target.encryption());
-    write(&again, name(1, 0), &content(1, 8));
-    assert_ne!(read(&*again.below(), name(1, 0), 0, 8).unwrap(), seen[0]);
+    for has_other_holder in [false, true] {
+        let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let below = Failing { inner: MemoryTarget::new(), seen: seen.clone() };
+        let target = EncryptedTarget::new(Arc::new(below), encryption());
+        let mut writer = target.create(name(1, 0), 8 * 4096).unwrap();
+        let first = buffer(1);
+        let held = has_other_holder.then(|| first.clone());
+        let failed = writer.write(0, first).wait().unwrap_err();
+        assert_eq!(failed.buffer.to_vec(), content(1, 8), "the caller's bytes come back");
+        assert!(held.is_none_or(|held| *held == content(1, 8)), "another holder's bytes changed");
+        // The caller's memory has changed meanwhile.
+        writer.write(0, buffer(2)).wait().unwrap();
+        writer.finish(8 * 4096).wait().unwrap();
+        let seen = seen.lock();
+        assert_eq!(seen[0], seen[1]);
+        assert_eq!(read(&target, name(1, 0), 0, 8).unwrap(), content(1, 8));
+        // Another writer has another key.
+        let again = EncryptedTarget::new(Arc::new(MemoryTarget::new()), target.encryption());
+        write(&again, name(1, 0), &content(1, 8));
+        assert_ne!(read(&*again.below(), name(1, 0), 0, 8).unwrap(), seen[0]);
+    }
+}
+
+/// The only holder of a buffer needs no copy of it. Targets of a mirror share one.
+#[test]
+fn bytes_are_encrypted_in_place_only_for_their_last_holder() {
+    let target = EncryptedTarget::new(Arc::new(MemoryTarget::new()), encryption());
+    let mut writers = [1, 2].map(|id| target.create(name(id, 0), 8 * 4096).unwrap());
+    let first = buffer(1);
+    writers[0].write(0, first.clone()).wait().unwrap();
+    assert_eq!(first.to_vec(), content(1, 8));
+    writers[1].write(0, first).wait().unwrap();
+    for writer in writers {
+        writer.finish(8 * 4096).wait().unwrap();
+    }
+    for id in [1, 2] {
+        assert_eq!(read(&target, name(id, 0), 0, 8).unwrap(), content(1, 8));
+    }
+}
+
+fn buffer(seed: u64) -> SharedBuf {
+    let mut buffer = AlignedBuf::zeroed(8 * 4096);
+    buffer.copy_from_slice(&content(seed, 8));
+    buffer.share()
 }
 
 #[test]

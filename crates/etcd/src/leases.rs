@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::errors::Fault;
 use crate::gateway::Request;
 use outlive_backend::runtime;
-use outlive_log::Lease;
+use outlive_log::{Lease, LockGuard};
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::process;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) fn take(cluster: &Arc<Cluster>) -> Result<Lease> {
         }
     })?;
     let guard = Guard { cluster: cluster.clone(), id, renewing, pid: process::id() };
-    Ok(Lease { token: format!("{granted} {id}"), guard: Box::new(guard) })
+    Ok(Lease { token: format!("{granted} {id}"), guard: LockGuard::new(guard) })
 }
 
 /// Returns whether a lease has ended; `None` if its token is not one of this cluster.

@@ -185,6 +185,19 @@ impl SharedBuf {
         })
     }
 
+    /// Returns these bytes, to write them again.
+    ///
+    /// # Errors
+    /// This value, unchanged, if the memory of its buffer has another holder, or if it does not
+    /// start at a page.
+    pub fn own(mut self) -> Result<AlignedBuf, SharedBuf> {
+        let is_aligned = self.0.start.is_multiple_of(PAGE_BYTES);
+        match Arc::get_mut(&mut self.0.whole) {
+            Some(_) if is_aligned => Ok(AlignedBuf(self.0)),
+            _ => Err(self),
+        }
+    }
+
     /// Returns the whole buffer that these bytes are a part of, to write it again.
     ///
     /// # Errors
@@ -246,8 +259,8 @@ impl Deref for SharedBuf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the part's bytes are initialised and live as long as `whole`. Only an
-        // `AlignedBuf` writes, and none overlaps a shared part: `share` consumes it, and `unshare`
-        // succeeds only if there is no other holder.
+        // `AlignedBuf` writes, and none overlaps a shared part: `share` consumes it, and `own`
+        // and `unshare` succeed only if there is no other holder.
         unsafe { slice::from_raw_parts(self.0.first(), self.0.length) }
     }
 }
@@ -361,8 +374,12 @@ mod tests {
         let reader =
             std::thread::spawn(move || slice.iter().map(|byte| u32::from(*byte)).sum::<u32>());
         assert_eq!(reader.join().unwrap(), 28_000);
-        let part = shared.slice(96..8000);
+        let page = shared.slice(PAGE_BYTES..2 * PAGE_BYTES).own().expect_err("the whole is about");
         drop(shared);
+        let mut page = page.own().expect("no other part of it is left");
+        assert_eq!(*page, [7; PAGE_BYTES]);
+        page[0] = 8;
+        let part = page.share().slice(96..4000).own().expect_err("it starts within a page");
         let mut buffer = part.unshare().expect("no other part of it is left");
         assert_eq!((buffer.len(), buffer.as_ptr().addr() % PAGE_BYTES), (3 * PAGE_BYTES, 0));
         buffer[0] = 1;

@@ -2,9 +2,59 @@
 
 use outlive_types::Result;
 use std::fmt;
+use std::sync::Arc;
 
 /// A lock that ends when it is dropped, or when its process dies.
-pub type LockGuard = Box<dyn Send + Sync>;
+pub struct LockGuard {
+    check: Option<Check>,
+    _held: Box<dyn Send + Sync>,
+}
+
+type Check = Box<dyn Fn() -> Result<()> + Send + Sync>;
+
+impl LockGuard {
+    /// Returns a lock that is held as long as `held` exists.
+    pub fn new(held: impl Send + Sync + 'static) -> LockGuard {
+        LockGuard { check: None, _held: Box::new(held) }
+    }
+
+    /// Returns a lock that may end earlier. From then on `check` fails.
+    pub fn ending(
+        held: impl Send + Sync + 'static,
+        check: impl Fn() -> Result<()> + Send + Sync + 'static,
+    ) -> LockGuard {
+        LockGuard { check: Some(Box::new(check)), _held: Box::new(held) }
+    }
+
+    /// Returns the locks of several media as one, which is held as long as `needed` of them are.
+    pub fn several(guards: Vec<LockGuard>, needed: usize) -> LockGuard {
+        let guards = Arc::new(guards);
+        let held = guards.clone();
+        LockGuard::ending(guards, move || {
+            let checked: Vec<Result<()>> = held.iter().map(LockGuard::check).collect();
+            let count = checked.iter().filter(|checked| checked.is_ok()).count();
+            match checked.into_iter().find(Result::is_err) {
+                Some(error) if count < needed => error,
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Checks that the lock was held all the time since it was taken. A caller checks this before
+    /// it does something that the lock protects.
+    ///
+    /// # Errors
+    /// `Fenced` if another process may have taken it meanwhile.
+    pub fn check(&self) -> Result<()> {
+        self.check.as_ref().map_or(Ok(()), |check| check())
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LockGuard")
+    }
+}
 
 /// A sign to processes of other hosts that its holder still runs.
 pub struct Lease {

@@ -120,14 +120,14 @@ impl LogLocks for MemoryMedium {
             return Ok(Lock::Busy);
         }
         let give_back = |locked: &mut Locked| locked.collecting = false;
-        Ok(Lock::Taken(Box::new(Locking { locks: locks.clone(), give_back })))
+        Ok(Lock::Taken(LockGuard::new(Locking { locks: locks.clone(), give_back })))
     }
 
     fn lock_reading(&self) -> Result<Option<LockGuard>> {
         let Some(locks) = &self.locks else { return Ok(None) };
         lock(locks).readers += 1;
         let give_back = |locked: &mut Locked| locked.readers -= 1;
-        Ok(Some(Box::new(Locking { locks: locks.clone(), give_back })))
+        Ok(Some(LockGuard::new(Locking { locks: locks.clone(), give_back })))
     }
 
     fn is_read(&self) -> Result<bool> {

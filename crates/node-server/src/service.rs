@@ -253,16 +253,17 @@ impl Service {
         let session = self.see(&request.session)?;
         let now = Instant::now();
         let work = known(LockDo::try_from(request.work))?;
-        let is = |is: bool| LockReply { is, ..LockReply::default() };
+        let session_s = self.sessions.life_s();
+        let is = |is: bool| LockReply { is, session_s, ..LockReply::default() };
         let of = |knows: Knows| LockReply {
-            is: knows == Knows::Yes,
             is_unknown: knows == Knows::NotYet,
-            token: String::new(),
+            ..is(knows == Knows::Yes)
         };
         Ok(match work {
             LockDo::Take => {
                 let kind = kind_of(request.kind)?;
-                let taken = self.sessions.take(session, &request.prefix, kind, request.number);
+                let taken =
+                    self.sessions.take(session, &request.prefix, kind, request.number, now)?;
                 let token = match kind {
                     LockKind::Lease if taken => self.sessions.token(session, request.number),
                     _ => String::new(),
@@ -316,9 +317,10 @@ impl Node for Service {
         let renewed = self
             .see(&request.session)
             .and_then(|session| self.sessions.renew(session, &request, Instant::now()));
-        self.answer(renewed.map(|()| RenewReply {
+        self.answer(renewed.map(|lost| RenewReply {
             run: Bytes::copy_from_slice(&self.run),
             session_s: self.sessions.life_s(),
+            lost,
         }))
     }
 

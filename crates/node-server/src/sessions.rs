@@ -60,7 +60,7 @@ impl Sessions {
         all.entry(session).or_insert_with(|| Known::new(now)).seen = now;
     }
 
-    /// Renews a session and its locks.
+    /// Renews a session and its locks. Returns the numbers of those that another session has by now.
     ///
     /// # Errors
     /// `Invalid` for a kind of lock that this version does not know.
@@ -69,7 +69,7 @@ impl Sessions {
         session: Session,
         request: &RenewRequest,
         now: Instant,
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         self.see(session, now);
         let named = |number: u64| request.held.iter().any(|lock| lock.number == number);
         let mut given_back = BTreeSet::new();
@@ -79,19 +79,42 @@ impl Sessions {
             // No later renewal names one that this one does not.
             known.given_back.retain(|number| *number >= request.complete_below || named(*number));
         }
+        let mut lost = Vec::new();
         for HeldLock { prefix, kind, number } in &request.held {
             let kind = kind_of(*kind)?;
-            if given_back.contains(number) {
-                continue;
+            if !given_back.contains(number) && !self.have(session, prefix, kind, *number) {
+                lost.push(*number);
             }
-            // Another session may have the lock of collectors by now.
-            self.take(session, prefix, kind, *number);
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Takes a lock; false if another one excludes it.
-    pub(crate) fn take(&self, session: Session, prefix: &str, kind: LockKind, number: u64) -> bool {
+    ///
+    /// # Errors
+    /// `Retry` for the lock of collectors, as long as a client of an earlier run may hold it.
+    pub(crate) fn take(
+        &self,
+        session: Session,
+        prefix: &str,
+        kind: LockKind,
+        number: u64,
+        now: Instant,
+    ) -> Result<bool> {
+        let holds =
+            || self.all.lock().get(&session).is_some_and(|it| it.locks.contains_key(&number));
+        if kind == LockKind::Collecting && self.is_new(now) && !holds() {
+            return Err(Error::retry(format!(
+                "this node started a moment ago, and does not know yet whether a gc or a change of the \
+                 targets is at work: try again in {} s",
+                self.knows_from.duration_since(now).as_secs() + 1
+            )));
+        }
+        Ok(self.have(session, prefix, kind, number))
+    }
+
+    /// Notes that a session has a lock; false if another one excludes it.
+    fn have(&self, session: Session, prefix: &str, kind: LockKind, number: u64) -> bool {
         let mut all = self.all.lock();
         let excludes = |(of, (at, (where_, held))): (&Session, (&u64, &(String, LockKind)))| {
             kind == LockKind::Collecting
@@ -196,8 +219,12 @@ fn parse_hex(digits: &str) -> Option<Session> {
 }
 
 #[cfg(test)]
+mod explored;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use outlive_types::ErrorKind;
 
     const LIFE: Duration = Duration::from_secs(100);
     const A: Session = [1; 16];
@@ -219,16 +246,41 @@ mod tests {
 
     #[test]
     fn one_session_collects_at_a_time() {
-        let (sessions, now) = started();
-        sessions.see(A, now);
-        sessions.see(B, now);
-        assert!(sessions.take(A, "p", LockKind::Collecting, 0));
-        assert!(sessions.take(A, "p", LockKind::Collecting, 0), "a repetition is no second one");
-        assert!(!sessions.take(A, "p", LockKind::Collecting, 1));
-        assert!(!sessions.take(B, "p", LockKind::Collecting, 0));
-        assert!(sessions.take(B, "q", LockKind::Collecting, 1), "another medium");
+        let (sessions, started) = started();
+        let now = started + LIFE;
+        let take = |session, prefix, number| {
+            sessions.see(session, now);
+            sessions.take(session, prefix, LockKind::Collecting, number, now).unwrap()
+        };
+        assert!(take(A, "p", 0));
+        assert!(take(A, "p", 0), "a repetition is no second one");
+        assert!(!take(A, "p", 1));
+        assert!(!take(B, "p", 0));
+        assert!(take(B, "q", 1), "another medium");
         sessions.let_go(A, 0);
-        assert!(sessions.take(B, "p", LockKind::Collecting, 2));
+        assert!(take(B, "p", 2));
+    }
+
+    #[test]
+    fn a_node_that_has_just_started_gives_no_lock_of_collectors() {
+        let (sessions, now) = started();
+        let soon = now + LIFE / 2;
+        sessions.see(B, soon);
+        let take = |number, now| sessions.take(B, "p", LockKind::Collecting, number, now);
+        let refused = take(0, soon).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Retry);
+        assert!(refused.message().contains("try again in 51 s"), "{refused}");
+        assert!(sessions.take(B, "p", LockKind::Reading, 1, soon).unwrap());
+        // Its holder renews it.
+        let lost = sessions.renew(A, &renewal(&[(4, LockKind::Collecting)], 5), soon).unwrap();
+        assert!(lost.is_empty());
+        assert!(sessions.take(A, "p", LockKind::Collecting, 4, soon).unwrap(), "it has it already");
+        let later = now + LIFE;
+        assert!(!take(2, later).unwrap());
+        sessions.let_go(A, 4);
+        assert!(take(2, later).unwrap());
+        let lost = sessions.renew(A, &renewal(&[(6, LockKind::Collecting)], 7), later).unwrap();
+        assert_eq!(lost, [6]);
     }
 
     #[test]
@@ -257,7 +309,7 @@ mod tests {
         let (sessions, now) = started();
         sessions.see(A, now);
         for number in 0..3 {
-            assert!(sessions.take(A, "p", LockKind::Lease, number));
+            assert!(sessions.take(A, "p", LockKind::Lease, number, now).unwrap());
         }
         sessions.renew(A, &renewal(&[(1, LockKind::Lease)], 2), now).unwrap();
         let later = now + LIFE * 2;
@@ -269,7 +321,7 @@ mod tests {
     fn a_renewal_that_was_on_its_way_takes_no_lock_again() {
         let (sessions, now) = started();
         sessions.see(A, now);
-        sessions.take(A, "p", LockKind::Reading, 4);
+        sessions.take(A, "p", LockKind::Reading, 4, now).unwrap();
         let built_before = renewal(&[(4, LockKind::Reading)], 5);
         sessions.let_go(A, 4);
         sessions.renew(A, &built_before, now).unwrap();
@@ -284,7 +336,7 @@ mod tests {
         let (sessions, now) = started();
         sessions.see(A, now);
         sessions.see(B, now);
-        sessions.take(A, "p", LockKind::Lease, 1);
+        sessions.take(A, "p", LockKind::Lease, 1, now).unwrap();
         sessions.see(B, now + LIFE);
         assert_eq!(sessions.end_silent(now + LIFE + LIFE / 2), [A]);
         assert_eq!(sessions.has_ended(&sessions.token(A, 1), now + LIFE * 2), Knows::Yes);

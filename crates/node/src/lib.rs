@@ -6,6 +6,7 @@ pub mod protocol;
 mod status;
 mod url;
 
+pub use client::HeldLocks;
 pub use status::{error_of, status_of};
 pub use url::{NODE, NODES, NodeUrl, PORT_DEFAULT};
 

@@ -86,6 +86,9 @@ pub struct RenewReply {
     /// Seconds after which a session ends that its client does not renew.
     #[prost(uint32, tag = "2")]
     pub session_s: u32,
+    /// Numbers of locks in the request that another session holds.
+    #[prost(uint64, repeated, tag = "3")]
+    pub lost: Vec<u64>,
 }
 
 /// A lock that a client holds.
@@ -462,6 +465,9 @@ pub struct LockReply {
     /// The token of a lease.
     #[prost(string, tag = "3")]
     pub token: String,
+    /// Seconds after which a session ends that its client does not renew.
+    #[prost(uint32, tag = "4")]
+    pub session_s: u32,
 }
 
 /// A request about a small file.

@@ -33,7 +33,7 @@ impl Leases {
         held.push(Some(holder));
         let at = held.len() - 1;
         drop(held);
-        let guard: LockGuard = Box::new(Guard { leases: self.clone(), at });
+        let guard = LockGuard::new(Guard { leases: self.clone(), at });
         Lease { token: at.to_string(), guard }
     }
 

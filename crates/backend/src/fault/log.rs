@@ -3,7 +3,7 @@
 use super::{FaultWorld, Kept, Locks, Owner, World};
 use outlive_log::{Lock, LockGuard};
 use outlive_log::{LogLocks, LogRecords, LogSeal, Put};
-use outlive_types::{JobName, Result};
+use outlive_types::{Error, JobName, Result};
 
 #[derive(Debug)]
 pub(super) struct FaultMedium {
@@ -134,7 +134,17 @@ impl FaultMedium {
             locks.given += 1;
             let number = locks.given;
             of(&mut locks).push((number, self.owner.clone()));
-            Box::new(HeldLock { world: self.world.clone(), of, number })
+            let (world, taken_by) = (self.world.clone(), self.owner.clone());
+            let is_held = move || {
+                let mut world = world.lock();
+                world.alive(&taken_by)?;
+                let mut holders = world.locks.iter_mut().flat_map(|locks| of(locks).iter());
+                match holders.any(|(held, _)| *held == number) {
+                    true => Ok(()),
+                    false => Err(Error::fenced("the lock has ended, and others may have taken it")),
+                }
+            };
+            LockGuard::ending(HeldLock { world: self.world.clone(), of, number }, is_held)
         });
         world.locks = Some(locks);
         Some(guard)

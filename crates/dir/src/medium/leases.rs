@@ -92,9 +92,9 @@ impl Seen {
 /// Takes a lease by a lock on a random byte. `None` if the system has no such locks, or the file
 /// cannot be made.
 pub(super) fn take(locks: &Locks, dir: &Path) -> Result<Option<Lease>> {
-    let boxed = |(token, guard): (Token, Guard)| {
-        let guard: LockGuard = Box::new(guard);
-        Lease { token: token.to_text(), guard }
+    let boxed = |(token, guard): (Token, Guard)| Lease {
+        token: token.to_text(),
+        guard: LockGuard::new(guard),
     };
     Ok(locks.open(LEASES)?.and_then(|file| lock(file, dir)).map(boxed))
 }

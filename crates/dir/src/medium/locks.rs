@@ -123,7 +123,7 @@ struct Guard {
 
 impl Guard {
     fn boxed(file: File) -> LockGuard {
-        Box::new(Guard { file, pid: process::id() })
+        LockGuard::new(Guard { file, pid: process::id() })
     }
 }
 

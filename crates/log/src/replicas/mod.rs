@@ -498,7 +498,9 @@ impl LogLocks for ReplicatedLog {
         // Two holders with a majority each would share a replica.
         match held.len() {
             _ if is_busy => Ok(Lock::Busy),
-            count if count >= self.majority() => Ok(Lock::Taken(Box::new(held))),
+            count if count >= self.majority() => {
+                Ok(Lock::Taken(LockGuard::several(held, self.majority())))
+            }
             count if count + away >= self.majority() => Err(Error::retry(format!(
                 "log replicas are away, and those that are there have too few locks among them to \
                  keep others out: try again when they are back ({})",
@@ -512,7 +514,7 @@ impl LogLocks for ReplicatedLog {
         let answers = self.all(0..self.replicas.len(), |medium| medium.lock_reading())?;
         let held: Vec<LockGuard> = answers.into_iter().filter_map(|(_, guard)| guard).collect();
         match held.len() >= self.majority() {
-            true => Ok(Some(Box::new(held))),
+            true => Ok(Some(LockGuard::several(held, self.majority()))),
             false => Ok(None),
         }
     }
@@ -535,7 +537,11 @@ impl LogLocks for ReplicatedLog {
             }
         }
         let is_enough = held.len() >= self.majority();
-        Ok(is_enough.then(|| Lease { token: tokens.join(SEPARATOR), guard: Box::new(held) }))
+        let lease = || {
+            let guard = LockGuard::several(held, self.majority());
+            Lease { token: tokens.join(SEPARATOR), guard }
+        };
+        Ok(is_enough.then(lease))
     }
 
     /// A lease has ended if a majority of the replicas say so, at least one of them had it, and no

@@ -1,10 +1,8 @@
 //! The connections of a process to a node, and its session there.
 
+use crate::client::held::HeldLocks;
 use crate::client::settings::Settings;
-use crate::protocol::{
-    HeldLock, HelloReply, HelloRequest, LockKind, PART_BYTES, RENEWALS, RenewRequest, TOKEN_HEADER,
-    VERSION,
-};
+use crate::protocol::{HelloReply, HelloRequest, PART_BYTES, RENEWALS, TOKEN_HEADER, VERSION};
 use crate::status::{error_of, explain, is_silence};
 use crate::stubs::node_client::NodeClient;
 use bytes::Bytes;
@@ -12,6 +10,7 @@ use outlive_backend::runtime;
 use outlive_io::PerProcess;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result, Rng, SystemRng};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
@@ -74,20 +73,13 @@ pub(crate) struct Connection {
     greeted: OnceCell<HelloReply>,
     /// When the node was given up last, and why.
     down: Mutex<Option<(Instant, Error)>>,
-    held: Mutex<Held>,
+    pub held: Mutex<HeldLocks>,
     /// Requests in flight that give something back. No thread waits for them, but the next request
     /// that would see the difference does.
     endings: watch::Sender<usize>,
     /// Requests that this process may have in flight.
     pub writes: Arc<Semaphore>,
     pub reads: Arc<Semaphore>,
-}
-
-/// The locks that this process holds, by their numbers.
-#[derive(Default)]
-struct Held {
-    locks: BTreeMap<u64, HeldLock>,
-    next: u64,
 }
 
 /// Adds the token to each request.
@@ -369,19 +361,6 @@ impl Connection {
         }
     }
 
-    /// Notes a lock under a new number, so that a node that starts again learns of it.
-    pub(crate) fn hold(&self, prefix: String, kind: LockKind) -> u64 {
-        let mut held = self.held.lock();
-        let number = held.next;
-        held.next += 1;
-        held.locks.insert(number, HeldLock { prefix, kind: kind.into(), number });
-        number
-    }
-
-    pub(crate) fn let_go(&self, number: u64) {
-        self.held.lock().locks.remove(&number);
-    }
-
     /// Does work that gives something back, in the background.
     pub(crate) fn end(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         self.endings.send_modify(|count| *count += 1);
@@ -413,6 +392,12 @@ fn period_of(session_s: u32) -> Duration {
     Duration::from_secs(session_s.max(1).into()) / RENEWALS
 }
 
+/// Returns the time since the system started, also while it slept.
+pub(crate) fn since_boot() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// Returns 16 random bytes.
 pub(crate) fn random() -> Bytes {
     let mut random = [0; 16];
@@ -429,27 +414,22 @@ async fn renew(connection: Weak<Connection>, key: Key, mut period: Duration) {
             let mut all = CONNECTIONS.lock();
             let is_known = all.get(&key).is_some_and(|known| Arc::ptr_eq(known, &connection));
             // The map's, and this one.
-            if is_known
-                && Arc::strong_count(&connection) == 2
-                && connection.held.lock().locks.is_empty()
+            if is_known && Arc::strong_count(&connection) == 2 && connection.held.lock().is_empty()
             {
                 all.remove(&key);
                 return;
             }
         }
-        let request = {
-            let held = connection.held.lock();
-            RenewRequest {
-                session: connection.session.clone(),
-                held: held.locks.values().cloned().collect(),
-                complete_below: held.next,
-            }
-        };
+        let sent = since_boot();
+        let request = connection.held.lock().renewal(connection.session.clone(), sent);
         // A later renewal may succeed.
         let mut client = connection.client(Lane::Small);
-        if let Ok(Ok(reply)) = tokio::time::timeout(period, client.renew(request)).await {
+        let asked = tokio::time::timeout(period, client.renew(request.clone()));
+        if let Ok(Ok(reply)) = asked.await {
+            let reply = reply.into_inner();
+            connection.held.lock().renewed(&request, &reply, sent, since_boot());
             // A node that was started again may have other settings.
-            period = period_of(reply.into_inner().session_s);
+            period = period_of(reply.session_s);
         }
     }
 }

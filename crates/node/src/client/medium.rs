@@ -1,6 +1,6 @@
 //! Records, locks and seals on a node.
 
-use crate::client::connection::{Client, Connection, Lane, Node, Repeat};
+use crate::client::connection::{Client, Connection, Lane, Node, Repeat, since_boot};
 use crate::protocol::{
     ListPart, ListRequest, Listed, LockDo, LockKind, LockReply, LockRequest, RecordDo, RecordReply,
     RecordRequest, check_length, job_name,
@@ -11,6 +11,7 @@ use outlive_log::{Lease, Lock, LockGuard, LogLocks, LogRecords, LogSeal, Put};
 use outlive_types::{JobName, Result};
 use std::process;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Records of a location on a node.
 #[derive(Debug)]
@@ -89,17 +90,23 @@ impl NodeMedium {
     fn take(&self, kind: LockKind) -> Result<(Option<LockGuard>, LockReply)> {
         let connection = self.node.connection()?;
         // Noted first: after a lost reply it is held until the guard gives it back.
-        let number = connection.hold(self.node.prefix(), kind);
+        let number = connection.held.lock().hold(self.node.prefix(), kind);
         let guard = Guard {
             node: self.node.clone(),
-            connection: Some(connection),
+            connection: Some(connection.clone()),
             kind,
             number,
             pid: process::id(),
         };
+        let sent = since_boot();
         let reply = self.lock(LockDo::Take, kind, number, "")?;
-        let guard: Option<LockGuard> = if reply.is { Some(Box::new(guard)) } else { None };
-        Ok((guard, reply))
+        if !reply.is {
+            return Ok((None, reply));
+        }
+        let life = Duration::from_secs(reply.session_s.into());
+        connection.held.lock().taken(number, sent, life);
+        let check = move || connection.held.lock().check(number, since_boot());
+        Ok((Some(LockGuard::ending(guard, check)), reply))
     }
 }
 
@@ -120,7 +127,7 @@ impl Drop for Guard {
         if self.pid != process::id() {
             return std::mem::forget(connection);
         }
-        connection.let_go(self.number);
+        connection.held.lock().let_go(self.number);
         let request = LockRequest {
             session: connection.session.clone(),
             prefix: self.node.prefix(),

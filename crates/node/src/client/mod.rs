@@ -2,6 +2,7 @@
 
 mod connection;
 mod files;
+mod held;
 mod medium;
 mod reads;
 mod settings;
@@ -10,6 +11,7 @@ mod writer;
 
 pub(crate) use connection::Node;
 pub(crate) use files::NodeFiles;
+pub use held::HeldLocks;
 pub(crate) use medium::NodeMedium;
 pub(crate) use settings::Settings;
 pub(crate) use target::NodeTarget;

@@ -275,9 +275,9 @@ impl Bring<'_> {
         if on.is_empty() {
             return Ok(0);
         }
-        // If the log has no locks, an operator may have ended the claim of this process.
+        // The lock ends with a session of a storage node, and an operator may end a claim.
         if let Some(table) = self.pool.table() {
-            table.check_claim()?;
+            table.check_alone()?;
         }
         let mut gone = 0;
         for member in on.iter().map(|on| &self.targets.members()[*on]) {

@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::targets::{Claim, TargetTable};
-use outlive_log::Lock;
+use outlive_log::{Lock, LockGuard};
 use outlive_types::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const WANTED_TRIES: usize = 3000;
 /// Guard that keeps others from moving shards as long as it exists.
 #[derive(Debug)]
 pub struct Exclusive {
-    _lock: Lock,
+    _lock: Option<Arc<LockGuard>>,
     _claim: Option<Claim>,
 }
 
@@ -34,10 +34,14 @@ impl Pool {
                  again when it has ended",
             ));
         }
-        let claim = match (&lock, self.table()) {
-            (Lock::None, Some(table)) => Some(table.claim(&self.command("pool release", &[]))?),
-            _ => None,
+        let (lock, claim) = match (lock, self.table()) {
+            (Lock::Taken(guard), _) => (Some(Arc::new(guard)), None),
+            (_, Some(table)) => (None, Some(table.claim(&self.command("pool release", &[]))?)),
+            (_, None) => (None, None),
         };
+        if let Some(table) = self.table() {
+            table.is_locked_by(lock.as_ref());
+        }
         self.refresh_targets()?;
         Ok(Exclusive { _lock: lock, _claim: claim })
     }

@@ -238,9 +238,9 @@ impl Pool {
             let missing = || Error::damaged(format!("pack {pack} is not whole on the slow tier"));
             return Err(why.unwrap_or_else(missing));
         }
-        // If the log has no locks, an operator may have ended the claim of this process.
+        // The lock ends with a session of a storage node, and an operator may end a claim.
         if let Some(table) = self.table() {
-            table.check_claim()?;
+            table.check_alone()?;
         }
         let freed_bytes = self.fast_bytes(pack);
         let deleted =

@@ -166,6 +166,8 @@ impl Shards {
         let data: Vec<SharedBuf> = (0..k)
             .map(|number| part(&container, number * fragment_bytes, fragment_bytes))
             .collect();
+        // The last holder of bytes may change them: an encrypted target does so in their place.
+        drop(container);
         let parity = self.parity(&data, fragment_bytes)?;
         let offset =
             SHARD_HEADER_BYTES as u64 + self.geometry.fragments_bytes(self.containers_bytes);

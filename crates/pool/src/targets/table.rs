@@ -4,12 +4,12 @@
 use crate::descriptor::redundancy::TargetConfig;
 use crate::host::ProcessMark;
 use outlive_backend::{Target, TargetWatch};
-use outlive_log::{Append, ManifestLog, Previous};
+use outlive_log::{Append, LockGuard, ManifestLog, Previous};
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName, Result, Rng};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Attempts to change or read a table that others change meanwhile.
 const ATTEMPTS: usize = 16;
@@ -231,6 +231,8 @@ pub struct TargetTable {
     rng: Arc<dyn Rng>,
     /// The claim of this process, while it has one.
     claimed: Mutex<Option<Holder>>,
+    /// The lock of collectors of this process, if it has one.
+    lock: Mutex<Weak<LockGuard>>,
     /// Claims of this process that have ended, and that the log may still have, as it could not be
     /// written then.
     unreturned: Mutex<Vec<Holder>>,
@@ -249,7 +251,14 @@ impl TargetTable {
         locations: Arc<dyn TargetLocations>,
         rng: Arc<dyn Rng>,
     ) -> TargetTable {
-        TargetTable { log, locations, rng, claimed: Mutex::default(), unreturned: Mutex::default() }
+        TargetTable {
+            log,
+            locations,
+            rng,
+            claimed: Mutex::default(),
+            unreturned: Mutex::default(),
+            lock: Mutex::default(),
+        }
     }
 
     /// Returns the locations of the targets.
@@ -407,12 +416,21 @@ impl TargetTable {
         }
     }
 
-    /// Makes sure that the claim of this process, if it has one, was not ended. A caller checks
-    /// this before it deletes a shard.
+    /// Notes the lock of collectors that this process took.
+    pub(crate) fn is_locked_by(&self, lock: Option<&Arc<LockGuard>>) {
+        *self.lock.lock() = lock.map(Arc::downgrade).unwrap_or_default();
+    }
+
+    /// Makes sure that the lock or the claim of this process, if it has one, has not ended. A caller
+    /// checks this before it deletes a shard.
     ///
     /// # Errors
-    /// `Fenced` if it was ended; errors of the log.
-    pub fn check_claim(&self) -> Result<()> {
+    /// `Fenced` if it has ended; errors of the log.
+    pub fn check_alone(&self) -> Result<()> {
+        let lock = self.lock.lock().upgrade();
+        if let Some(lock) = lock {
+            lock.check()?;
+        }
         if self.claimed().is_none() {
             return Ok(());
         }

@@ -106,7 +106,7 @@ impl LogLocks for Leased {
 
     fn lease(&self) -> Result<Option<Lease>> {
         self.held.fetch_add(1, Ordering::SeqCst);
-        let guard: LockGuard = Box::new(Held(self.held.clone()));
+        let guard = LockGuard::new(Held(self.held.clone()));
         Ok(Some(Lease { token: "the lease".to_owned(), guard }))
     }
 

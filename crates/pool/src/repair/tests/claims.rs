@@ -63,9 +63,9 @@ fn a_claim_keeps_others_from_moving_shards_until_it_is_ended() {
     let holder = format!("process {}", std::process::id());
     let says = |what: &str| refused.message().contains(what);
     assert!(says(&holder) && says("pool release"), "{refused}");
-    table.check_claim().unwrap();
+    table.check_alone().unwrap();
     assert!(second.release_targets().unwrap().unwrap().starts_with("process "));
-    assert_eq!(table.check_claim().unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(table.check_alone().unwrap_err().kind(), ErrorKind::Fenced);
     let change = table.change(&mut |rows| {
         rows.get_mut(1).unwrap().state = TargetState::Draining;
         Ok(())
