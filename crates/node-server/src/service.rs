@@ -317,10 +317,9 @@ impl Node for Service {
         let renewed = self
             .see(&request.session)
             .and_then(|session| self.sessions.renew(session, &request, Instant::now()));
-        self.answer(renewed.map(|lost| RenewReply {
+        self.answer(renewed.map(|()| RenewReply {
             run: Bytes::copy_from_slice(&self.run),
             session_s: self.sessions.life_s(),
-            lost,
         }))
     }
 

@@ -60,7 +60,7 @@ impl Sessions {
         all.entry(session).or_insert_with(|| Known::new(now)).seen = now;
     }
 
-    /// Renews a session and its locks. Returns the numbers of those that another session has by now.
+    /// Renews a session and its locks.
     ///
     /// # Errors
     /// `Invalid` for a kind of lock that this version does not know.
@@ -69,7 +69,7 @@ impl Sessions {
         session: Session,
         request: &RenewRequest,
         now: Instant,
-    ) -> Result<Vec<u64>> {
+    ) -> Result<()> {
         self.see(session, now);
         let named = |number: u64| request.held.iter().any(|lock| lock.number == number);
         let mut given_back = BTreeSet::new();
@@ -79,14 +79,14 @@ impl Sessions {
             // No later renewal names one that this one does not.
             known.given_back.retain(|number| *number >= request.complete_below || named(*number));
         }
-        let mut lost = Vec::new();
         for HeldLock { prefix, kind, number } in &request.held {
             let kind = kind_of(*kind)?;
-            if !given_back.contains(number) && !self.have(session, prefix, kind, *number) {
-                lost.push(*number);
+            if !given_back.contains(number) {
+                // If another session has it by now, this client knows that its own has ended.
+                self.have(session, prefix, kind, *number);
             }
         }
-        Ok(lost)
+        Ok(())
     }
 
     /// Takes a lock; false if another one excludes it.
@@ -272,15 +272,12 @@ mod tests {
         assert!(refused.message().contains("try again in 51 s"), "{refused}");
         assert!(sessions.take(B, "p", LockKind::Reading, 1, soon).unwrap());
         // Its holder renews it.
-        let lost = sessions.renew(A, &renewal(&[(4, LockKind::Collecting)], 5), soon).unwrap();
-        assert!(lost.is_empty());
+        sessions.renew(A, &renewal(&[(4, LockKind::Collecting)], 5), soon).unwrap();
         assert!(sessions.take(A, "p", LockKind::Collecting, 4, soon).unwrap(), "it has it already");
         let later = now + LIFE;
         assert!(!take(2, later).unwrap());
         sessions.let_go(A, 4);
         assert!(take(2, later).unwrap());
-        let lost = sessions.renew(A, &renewal(&[(6, LockKind::Collecting)], 7), later).unwrap();
-        assert_eq!(lost, [6]);
     }
 
     #[test]

@@ -86,9 +86,6 @@ pub struct RenewReply {
     /// Seconds after which a session ends that its client does not renew.
     #[prost(uint32, tag = "2")]
     pub session_s: u32,
-    /// Numbers of locks in the request that another session holds.
-    #[prost(uint64, repeated, tag = "3")]
-    pub lost: Vec<u64>,
 }
 
 /// A lock that a client holds.

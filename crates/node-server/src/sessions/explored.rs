@@ -5,7 +5,6 @@
 use super::*;
 use bytes::Bytes;
 use outlive_node::HeldLocks;
-use outlive_node::protocol::RenewReply;
 use outlive_types::{ErrorKind, SeededRng};
 
 const CLIENTS: u64 = 3;
@@ -19,7 +18,7 @@ enum Message {
     Taken { number: u64, sent: Duration, reply: Option<(String, u32)> },
     Drop { number: u64 },
     Renew { request: RenewRequest, sent: Duration },
-    Renewed { request: RenewRequest, sent: Duration, reply: RenewReply },
+    Renewed { request: RenewRequest, sent: Duration, life: u32 },
 }
 
 /// A process that uses the node.
@@ -35,11 +34,10 @@ struct Client {
 }
 
 /// Events without which the schedules prove little.
-#[derive(Default, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Default, Debug)]
 struct Met {
     refused: u64,
     unknown: u64,
-    lost: u64,
     ended: u64,
     starts: u64,
 }
@@ -219,10 +217,8 @@ impl World {
                 }
                 Message::Drop { number } => sessions.let_go(session, number),
                 Message::Renew { request, sent } => {
-                    let lost = sessions.renew(session, &request, now).unwrap();
-                    self.met.lost += lost.len() as u64;
-                    let reply = RenewReply { run: Bytes::new(), session_s: life, lost };
-                    self.messages.push((client, Message::Renewed { request, sent, reply }));
+                    sessions.renew(session, &request, now).unwrap();
+                    self.messages.push((client, Message::Renewed { request, sent, life }));
                 }
                 _ => unreachable!("replies are below"),
             }
@@ -246,8 +242,8 @@ impl World {
                     }
                 }
             }
-            Message::Renewed { request, sent, reply } => {
-                it.locks.renewed(&request, &reply, sent, here);
+            Message::Renewed { request, sent, life } => {
+                it.locks.renewed(&request, Duration::from_secs(life.into()), sent, here);
             }
             _ => unreachable!("requests are above"),
         }
@@ -315,17 +311,9 @@ fn no_client_counts_on_a_lock_that_another_one_may_get() {
         let met = world.end();
         all.refused += met.refused;
         all.unknown += met.unknown;
-        all.lost += met.lost;
         all.ended += met.ended;
         all.starts += met.starts;
     }
-    let enough = Met { refused: 1000, unknown: 1000, lost: 100, ended: 1000, starts: 1000 };
-    let has = [
-        (all.refused, enough.refused),
-        (all.unknown, enough.unknown),
-        (all.lost, enough.lost),
-        (all.ended, enough.ended),
-        (all.starts, enough.starts),
-    ];
-    assert!(has.iter().all(|(met, enough)| met >= enough), "{all:?}");
+    let Met { refused, unknown, ended, starts } = all;
+    assert!(refused.min(unknown).min(ended).min(starts) > 1000, "{all:?}");
 }

@@ -6,7 +6,7 @@
 //! So its lock ends for it before the node may give it to another one: leases as by Gray and
 //! Cheriton (SOSP 1989).
 
-use crate::protocol::{HeldLock, LockKind, RenewReply, RenewRequest};
+use crate::protocol::{HeldLock, LockKind, RenewRequest};
 use bytes::Bytes;
 use outlive_types::{Error, Result};
 use std::collections::BTreeMap;
@@ -84,19 +84,21 @@ impl HeldLocks {
         }
     }
 
-    /// Notes the answer to a renewal that was sent at `sent` and came back at `now`.
+    /// Notes the answer to a renewal that was sent at `sent` and came back at `now`. A session lives
+    /// for `life`.
     pub fn renewed(
         &mut self,
         request: &RenewRequest,
-        reply: &RenewReply,
+        life: Duration,
         sent: Duration,
         now: Duration,
     ) {
-        let until = counted(sent, Duration::from_secs(reply.session_s.into()));
+        let until = counted(sent, life);
         for HeldLock { number, .. } in &request.held {
             let Some(held) = self.locks.get_mut(number) else { continue };
             held.kept = match held.kept {
-                Kept::Until(_) if held.has_ended(now) || reply.lost.contains(number) => Kept::Ended,
+                // The node may have given it to another session meanwhile.
+                Kept::Until(_) if held.has_ended(now) => Kept::Ended,
                 Kept::Until(before) => Kept::Until(before.max(until)),
                 other => other,
             };
