@@ -224,6 +224,13 @@ impl FaultWorld {
         }
     }
 
+    /// Whether a process holds the lock of collectors.
+    pub fn is_collecting(&self, process: &FaultProcess) -> bool {
+        let world = self.lock();
+        let mut holders = world.locks.iter().flat_map(|locks| &locks.collecting);
+        holders.any(|(_, owner)| Arc::ptr_eq(&owner.process.0, &process.0))
+    }
+
     /// Returns the target, for the machine that runs now.
     pub fn target(&self) -> Arc<dyn Target> {
         self.process().0

@@ -178,10 +178,11 @@ impl Me {
         what: impl FnOnce() -> String,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        pause(&what());
+        let what = what();
+        pause(&what);
         match self.writes_files() && self.is_dead() {
             true => Err(killed()),
-            false => self.try_luck(work),
+            false => self.try_luck(&what, work),
         }
     }
 
@@ -205,7 +206,7 @@ impl Me {
         self.pool_world.dice.fail();
     }
 
-    fn try_luck<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn try_luck<T>(&self, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (dice, world) = (&self.pool_world.dice, &self.pool_world.world);
         let chances = dice.chances();
         if self.is_dead() {
@@ -216,6 +217,13 @@ impl Me {
             let steps = 1 << dice.rng.below(12);
             tell("this program is held up");
             dice.turns().hold(&self.who, steps);
+            // It has just looked at its lock before it deletes something.
+            let is_checked = what.starts_with("delete");
+            if !is_checked && world.is_collecting(&self.process) && dice.rng.below(2) == 0 {
+                tell("its lock ends, as with a session of a storage node");
+                dice.achieved("a lock ends before its holder does");
+                world.end_collecting();
+            }
             pause("held up");
         }
         if dice.has(chances.kill) {

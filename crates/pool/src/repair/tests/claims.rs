@@ -1,52 +1,70 @@
-//! Claims, where the log has no locks: they keep other processes from moving shards until they end.
+//! Locks, and claims where the log has no locks: they keep other processes from moving shards until
+//! they end.
 
 use super::super::bring::{Bring, Listed};
 use super::super::plan::Allowed;
 use super::*;
 
-/// A repair is suspended while it writes a copy, and its claim is ended meanwhile.
+/// Ends the right to be alone of a process that runs: a storage node ends its lock, or an operator its
+/// claim.
+fn end_alone(fixture: &Fixture) {
+    match fixture.world.has_locks() {
+        true => fixture.world.end_collecting(),
+        false => assert!(fixture.pool().release_targets().unwrap().is_some()),
+    }
+}
+
+/// A repair is suspended while it writes a copy, and its lock or claim ends meanwhile.
 #[test]
-fn a_repair_whose_claim_was_ended_deletes_nothing() {
-    let fixture = Fixture::new(2, Redundancy::default(), false);
-    let name = ShardName { pack: pack(0), shard: 0 };
-    let id = {
-        let targets = fixture.pool().targets();
-        targets.members()[targets.find(name).unwrap()].id
-    };
-    let mut drain = |rows: &mut Rows| {
-        rows.get_mut(id).unwrap().state = TargetState::Draining;
-        Ok(())
-    };
-    fixture.pool().table().unwrap().change(&mut drain).unwrap();
-    let pool = fixture.pool();
-    let _claimed = pool.alone().unwrap();
-    assert!(fixture.pool().release_targets().unwrap().is_some());
-    let targets = pool.targets();
-    let on = targets.number_of(id).unwrap();
-    let listed = Listed { fast: vec![(0, on)], slow: Vec::new() };
-    let mut bring = Bring::new(&pool, targets.clone(), pack(0));
-    let brought = bring.run(&listed, Allowed { make: true, tidy: true }, &[]).unwrap_err();
-    assert_eq!(brought.kind(), ErrorKind::Fenced, "{brought}");
-    assert!(targets.members()[on].has(name).unwrap());
+fn a_repair_that_is_not_alone_any_more_deletes_nothing() {
+    for has_locks in [false, true] {
+        let fixture = Fixture::new(2, Redundancy::default(), has_locks);
+        let name = ShardName { pack: pack(0), shard: 0 };
+        let id = {
+            let targets = fixture.pool().targets();
+            targets.members()[targets.find(name).unwrap()].id
+        };
+        let mut drain = |rows: &mut Rows| {
+            rows.get_mut(id).unwrap().state = TargetState::Draining;
+            Ok(())
+        };
+        fixture.pool().table().unwrap().change(&mut drain).unwrap();
+        let pool = fixture.pool();
+        let alone = pool.alone().unwrap();
+        end_alone(&fixture);
+        let targets = pool.targets();
+        let on = targets.number_of(id).unwrap();
+        let listed = Listed { fast: vec![(0, on)], slow: Vec::new() };
+        let mut bring = Bring::new(&pool, targets.clone(), pack(0));
+        let error = bring.run(&listed, Allowed { make: true, tidy: true }, &[]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+        assert!(targets.members()[on].has(name).unwrap());
+        // Another command of the same process.
+        drop(alone);
+        pool.repair(RepairOptions::default(), &All).unwrap();
+        assert!(!targets.members()[on].has(name).unwrap());
+    }
 }
 
 /// The program is suspended between its last check of the slow tier and the deletion.
 #[test]
-fn a_trim_whose_claim_was_ended_deletes_nothing() {
-    let (fixture, _) = Fixture::with_slow(2, Redundancy::mirror(2), false);
-    let pool = fixture.pool();
-    pool.fill_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
-    let need = pool.fill_need().unwrap();
-    let claimed = pool.lock_trimming().unwrap();
-    assert!(fixture.pool().release_targets().unwrap().is_some());
-    let need = if need.is_of(&pool) { need } else { pool.fill_need().unwrap() };
-    let trimmed = pool.trim_pack(pack(0), &need).unwrap_err();
-    assert_eq!(trimmed.kind(), ErrorKind::Fenced, "{trimmed}");
-    assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 2);
-    drop(claimed);
-    let _claimed = pool.lock_trimming().unwrap();
-    pool.trim_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
-    assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 0);
+fn a_trim_that_is_not_alone_any_more_deletes_nothing() {
+    for has_locks in [false, true] {
+        let (fixture, _) = Fixture::with_slow(2, Redundancy::mirror(2), has_locks);
+        let pool = fixture.pool();
+        pool.fill_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+        let need = pool.fill_need().unwrap();
+        let alone = pool.lock_trimming().unwrap();
+        end_alone(&fixture);
+        let need = if need.is_of(&pool) { need } else { pool.fill_need().unwrap() };
+        let trimmed = pool.trim_pack(pack(0), &need).unwrap_err();
+        assert_eq!(trimmed.kind(), ErrorKind::Fenced, "{trimmed}");
+        assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 2);
+        drop(alone);
+        let _alone = pool.lock_trimming().unwrap();
+        pool.trim_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+        assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 0);
+    }
 }
 
 /// Where the log has no locks, the claim of a live process keeps the processes of all hosts from
