@@ -95,8 +95,11 @@ impl<M: LogMedium> RecordLog<M> {
     fn settle(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Append> {
         if self.is_behind(job, number, record)? {
             pause("take back a record that came too late");
-            // No reader uses it, and without it the log has no gap again.
-            let _ = self.medium.delete(job, number);
+            // A log that was put back to an older state since may have another record there.
+            if self.medium.get(job, number).is_ok_and(|there| there.as_deref() == Some(record)) {
+                // No reader uses it, and without it the log has no gap again.
+                let _ = self.medium.delete(job, number);
+            }
             return Ok(Append::Lost);
         }
         self.medium.keep(job, number).map(|()| Append::Done)

@@ -72,10 +72,14 @@ impl Actor {
         let is_damaged = self.oracle.is_damaged() || self.oracle.is_rolled_back();
         let is_expected = match error.kind() {
             _ if self.is_dead() => true,
-            ErrorKind::Fenced => is_damaged || self.oracle.is_fenced(self.number, job),
+            ErrorKind::Fenced => {
+                is_damaged
+                    || self.oracle.is_fenced(self.number, job)
+                    || self.dice.has_lock_ended(self.number)
+            }
             // A save that has written to a leaving target begins again.
             ErrorKind::Retry if self.pool_world.space.operated && has_left(&error) => true,
-            ErrorKind::Retry => self.dice.has_failed(),
+            ErrorKind::Retry => self.dice.has_failed() || self.dice.has_any_lock_ended(),
             ErrorKind::Damaged => self.may_be_damaged(),
             ErrorKind::Invalid => self.oracle.is_rolled_back(),
             _ => false,

@@ -3,7 +3,7 @@
 use crate::scheduler::SeededScheduler;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Clock, SeededRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -59,6 +59,8 @@ pub struct Chance {
     active: AtomicBool,
     /// Whether an operation has failed.
     failed: AtomicBool,
+    /// The programs whose lock of collectors has ended before they gave it back.
+    unlocked: Mutex<BTreeSet<usize>>,
     /// Whether a program was killed, or lost its power.
     killed: AtomicBool,
     /// Number of times that each role achieved its purpose.
@@ -77,7 +79,19 @@ impl Chance {
     ) -> Arc<Chance> {
         let rng = SeededRng::new(seed ^ 0x1AC4);
         let (active, failed, killed, achieved, now_ns) = Default::default();
-        Arc::new(Chance { rng, chances, lie, active, failed, killed, achieved, turns, now_ns })
+        let unlocked = Mutex::default();
+        Arc::new(Chance {
+            rng,
+            chances,
+            lie,
+            active,
+            failed,
+            unlocked,
+            killed,
+            achieved,
+            turns,
+            now_ns,
+        })
     }
 
     /// Whether programs are running.
@@ -98,6 +112,22 @@ impl Chance {
     /// Notes that an operation fails.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the lock of a program ends.
+    pub(crate) fn lock_ends(&self, program: usize) {
+        self.unlocked.lock().insert(program);
+        self.achieved("a lock ends before its holder does");
+    }
+
+    /// Whether a lock of a program has ended.
+    pub fn has_lock_ended(&self, program: usize) -> bool {
+        self.unlocked.lock().contains(&program)
+    }
+
+    /// Whether two programs may have moved shards at once.
+    pub fn has_any_lock_ended(&self) -> bool {
+        !self.unlocked.lock().is_empty()
     }
 
     /// Notes that a program is killed, or loses its power.

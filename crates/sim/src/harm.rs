@@ -8,7 +8,7 @@ use crate::blows::{
 use crate::one_step::in_one_step;
 use crate::world::PoolWorld;
 use outlive_backend::{CutMode, FaultProcess, ShardName};
-use outlive_pool::{TargetConfig, Tier};
+use outlive_pool::{TargetConfig, Tier, Writes};
 use outlive_store::named_packs;
 use outlive_types::{JobName, PackId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +141,9 @@ impl PoolWorld {
         let (before, after) = (self.least(&before), self.least(&after));
         let (k, m) = (usize::from(self.geometry().0), self.space.survives());
         let mut named = None;
+        let chances = self.dice.chances();
+        let may_lack_more = self.space.redundancy.writes == Writes::Degraded
+            && chances.error + chances.lost_reply > 0;
         let hit = self.harm.facts.lock().hit.clone();
         let (stored, begun, own) = (self.world.stored(), self.world.begun(), self.own_targets());
         let packs: BTreeSet<PackId> =
@@ -171,12 +174,14 @@ impl PoolWorld {
             let is_astray = |(on, number): &(usize, u8)| (!own.contains_key(on)).then_some(*number);
             let astray = there.iter().chain(&to_come).filter_map(is_astray);
             let hit = hit.get(pack).into_iter().flatten().copied();
-            let hit: BTreeSet<u8> = hit.chain(astray).chain(here).collect();
+            let hit: BTreeSet<u8> = hit.chain(astray).chain(here.iter().copied()).collect();
             let numbers: BTreeSet<u8> = there.iter().map(|(_, number)| *number).collect();
+            // Its writer does without shards that fail later, as it does not know of this one.
+            let is_unseen = may_lack_more && here.iter().any(|number| numbers.contains(number));
             let is_harmless = match to_come.is_empty() {
                 // A leftover pack is never finished.
                 true => before < k && numbers.len() < k,
-                false => hit.len() <= m,
+                false => hit.len() <= m && !is_unseen,
             };
             !is_named && is_harmless
         })

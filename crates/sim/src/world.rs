@@ -221,7 +221,7 @@ impl Me {
             let is_checked = what.starts_with("delete");
             if !is_checked && world.is_collecting(&self.process) && dice.rng.below(2) == 0 {
                 tell("its lock ends, as with a session of a storage node");
-                dice.achieved("a lock ends before its holder does");
+                dice.lock_ends(self.number);
                 world.end_collecting();
             }
             pause("held up");

@@ -6,7 +6,7 @@ use crate::Pool;
 use outlive_backend::{Fault, ShardWriter};
 use outlive_format::{Fragment, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, ErrorKind, Result};
 
 /// Writes of one shard that are in progress at once.
 const AHEAD: usize = 4;
@@ -44,7 +44,14 @@ impl NewShard {
         while let Some((_, written)) = self.in_flight.wait_next() {
             written?;
         }
-        self.writer.finish(length).wait()?;
+        self.writer.finish(length).wait().map_err(|error| match error.kind() {
+            // It is there already: a process whose lock has ended goes on making shards.
+            ErrorKind::Invalid if error.os().is_none() => Error::retry(format!(
+                "another process has made it meanwhile, so try again: {}",
+                error.message()
+            )),
+            _ => error,
+        })?;
         Ok(length)
     }
 }
