@@ -14,7 +14,7 @@ use outlive_pool::RepairOptions;
 use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
-use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Finding, Job, JobOptions, Sample, SaveHandle, Select, Uses, repair};
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{ErrorKind, JobName, SeededRng};
@@ -333,7 +333,11 @@ impl Actor {
         // Other running programs keep it from repairing what it has found.
         let is_blocked =
             report.blocked.as_ref().is_some_and(|why| self.busy().contains(&why.kind()));
-        let is_left = is_blocked || self.oracle.has_bruises();
+        // An operator may have replaced a target while the scrub read from it.
+        let is_replaced = self.pool_world.space.operated
+            && report.degraded.iter().all(|(_, fault)| fault.error.is_away())
+            && ScrubReport { degraded: Vec::new(), ..report.clone() }.is_whole();
+        let is_left = is_blocked || is_replaced || self.oracle.has_bruises();
         match report.is_whole() || is_left || self.oracle.has_scratches() || self.is_excused() {
             true => {
                 self.dice.achieved("scrub");

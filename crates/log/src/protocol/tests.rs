@@ -189,6 +189,25 @@ fn the_next_record_tells_whether_one_came_too_late() {
     assert_eq!(theirs.numbers(&job()).unwrap(), [5, 6]);
 }
 
+/// Behind its put a writer is suspended. Meanwhile the log is put back to an older state, and another
+/// program appends a record of the same number, and one more.
+#[test]
+fn a_record_of_another_writer_is_not_taken_back() {
+    let medium = filled(3);
+    medium.delete(&job(), 1).unwrap();
+    let ours = RecordLog::over(medium.clone());
+    let put = medium.put_new(&job(), 4, b"ours");
+    medium.delete(&job(), 4).unwrap();
+    medium.put_new(&job(), 4, b"theirs").unwrap();
+    let body = Body::Close(Close { session: SessionId([1; 12]) });
+    let next = Record { number: 5, previous: fingerprint(b"theirs"), body }.encode().unwrap();
+    medium.put_new(&job(), 5, &next).unwrap();
+    let answer = ours.answer(&job(), Previous::of(3, b"r"), b"ours", put);
+    assert_eq!(answer.unwrap(), Append::Lost);
+    assert_eq!(ours.numbers(&job()).unwrap(), [2, 3, 4, 5]);
+    assert_eq!(ours.read(&job(), 4).unwrap(), b"theirs");
+}
+
 /// Over a network a put may take effect although its reply is lost.
 #[test]
 fn a_lost_reply_is_settled_by_reading_back() {
