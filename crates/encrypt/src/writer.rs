@@ -27,7 +27,7 @@ pub(crate) struct EncryptedWriter {
     pub failed: Arc<Mutex<HashMap<u64, FailedWrite>>>,
 }
 
-/// What is left of a write that failed. A page is encrypted once: its bytes may have changed when the
+/// The rest of a write that failed. A page is encrypted once: its bytes may have changed when the
 /// write is repeated, and two texts under one nonce would betray both.
 #[derive(Clone)]
 pub(crate) enum FailedWrite {

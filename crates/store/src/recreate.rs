@@ -24,9 +24,9 @@ const ATTEMPTS: usize = 64;
 /// if there was nothing to do.
 ///
 /// # Errors
-/// `Retry` if another command collects for more than a minute, or while it is unknown what is lost,
-/// since another target or the slow tier is away; errors of log and targets. No save may begin before this has
-/// succeeded.
+/// `Retry` if another command collects for more than a minute. `Retry` while it is unknown what is
+/// lost, since another target or the slow tier is away. Errors of log and targets. No save may
+/// begin before this has succeeded.
 pub fn recreate_lost(pool: &Pool) -> Result<Option<LostCheckpoints>> {
     pool.recreate_lost()?.map(|anew| settle(pool, anew)).transpose()
 }

@@ -1,6 +1,6 @@
-//! Seeded schedules of the locks of a node: the real sessions and the real locks of clients, with a
-//! network that delays, repeats and loses messages, starts of the node, pauses of clients, and
-//! clocks that run at different rates.
+//! Seeded schedules of the locks of a node: the real sessions, and the real locks of clients. The
+//! network delays, repeats and loses messages. Nodes start again, clients pause, and their clocks run
+//! at different rates.
 
 use super::*;
 use bytes::Bytes;

@@ -1,10 +1,10 @@
 //! The locks that a process holds on a node, and until when the node keeps each for it.
 //!
-//! The node keeps a lock for the life of a session behind the last request of its client, and a node
-//! that starts again gives no lock of collectors to another session before that time is over. The
-//! client counts from the moment before it sent the last request that was answered, and less time.
-//! So its lock ends for it before the node may give it to another one: leases as by Gray and
-//! Cheriton (SOSP 1989).
+//! The node keeps a lock for the life of a session behind the last request of its client. A node that
+//! starts again gives no lock of collectors to another session before that time is over. The client
+//! counts from the moment before it sent the last request that was answered, and less time. So its
+//! lock ends for it before the node may give it to another one: leases as by Gray and Cheriton (SOSP
+//! 1989).
 
 use crate::protocol::{HeldLock, LockKind, RenewRequest};
 use bytes::Bytes;
