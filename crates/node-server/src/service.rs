@@ -262,13 +262,14 @@ impl Service {
         Ok(match work {
             LockDo::Take => {
                 let kind = kind_of(request.kind)?;
-                let taken =
-                    self.sessions.take(session, &request.prefix, kind, request.number, now)?;
+                let taken = self.sessions.take(session, &request.prefix, kind, request.number, now);
                 let token = match kind {
-                    LockKind::Lease if taken => self.sessions.token(session, request.number),
+                    LockKind::Lease if taken == Knows::Yes => {
+                        self.sessions.token(session, request.number)
+                    }
                     _ => String::new(),
                 };
-                LockReply { token, ..is(taken) }
+                LockReply { token, ..of(taken) }
             }
             LockDo::Drop => {
                 self.sessions.let_go(session, request.number);

@@ -89,10 +89,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Takes a lock; false if another one excludes it.
-    ///
-    /// # Errors
-    /// `Retry` for the lock of collectors, as long as a client of an earlier run may hold it.
+    /// Takes a lock; `No` if another one excludes it. As long as a client of an earlier run may hold
+    /// the lock of collectors, no other session gets it: `NotYet`.
     pub(crate) fn take(
         &self,
         session: Session,
@@ -100,17 +98,13 @@ impl Sessions {
         kind: LockKind,
         number: u64,
         now: Instant,
-    ) -> Result<bool> {
+    ) -> Knows {
         let holds =
             || self.all.lock().get(&session).is_some_and(|it| it.locks.contains_key(&number));
         if kind == LockKind::Collecting && self.is_new(now) && !holds() {
-            return Err(Error::retry(format!(
-                "this node started a moment ago, and does not know yet whether a gc or a change of the \
-                 targets is at work: try again in {} s",
-                self.knows_from.duration_since(now).as_secs() + 1
-            )));
+            return Knows::NotYet;
         }
-        Ok(self.have(session, prefix, kind, number))
+        if self.have(session, prefix, kind, number) { Knows::Yes } else { Knows::No }
     }
 
     /// Notes that a session has a lock; false if another one excludes it.
@@ -224,7 +218,6 @@ mod explored;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_types::ErrorKind;
 
     const LIFE: Duration = Duration::from_secs(100);
     const A: Session = [1; 16];
@@ -250,7 +243,7 @@ mod tests {
         let now = started + LIFE;
         let take = |session, prefix, number| {
             sessions.see(session, now);
-            sessions.take(session, prefix, LockKind::Collecting, number, now).unwrap()
+            sessions.take(session, prefix, LockKind::Collecting, number, now) == Knows::Yes
         };
         assert!(take(A, "p", 0));
         assert!(take(A, "p", 0), "a repetition is no second one");
@@ -267,17 +260,16 @@ mod tests {
         let soon = now + LIFE / 2;
         sessions.see(B, soon);
         let take = |number, now| sessions.take(B, "p", LockKind::Collecting, number, now);
-        let refused = take(0, soon).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Retry);
-        assert!(refused.message().contains("try again in 51 s"), "{refused}");
-        assert!(sessions.take(B, "p", LockKind::Reading, 1, soon).unwrap());
+        assert_eq!(take(0, soon), Knows::NotYet);
+        assert_eq!(sessions.take(B, "p", LockKind::Reading, 1, soon), Knows::Yes);
         // Its holder renews it.
         sessions.renew(A, &renewal(&[(4, LockKind::Collecting)], 5), soon).unwrap();
-        assert!(sessions.take(A, "p", LockKind::Collecting, 4, soon).unwrap(), "it has it already");
+        let again = sessions.take(A, "p", LockKind::Collecting, 4, soon);
+        assert_eq!(again, Knows::Yes, "it has it already");
         let later = now + LIFE;
-        assert!(!take(2, later).unwrap());
+        assert_eq!(take(2, later), Knows::No);
         sessions.let_go(A, 4);
-        assert!(take(2, later).unwrap());
+        assert_eq!(take(2, later), Knows::Yes);
     }
 
     #[test]
@@ -306,7 +298,7 @@ mod tests {
         let (sessions, now) = started();
         sessions.see(A, now);
         for number in 0..3 {
-            assert!(sessions.take(A, "p", LockKind::Lease, number, now).unwrap());
+            assert_eq!(sessions.take(A, "p", LockKind::Lease, number, now), Knows::Yes);
         }
         sessions.renew(A, &renewal(&[(1, LockKind::Lease)], 2), now).unwrap();
         let later = now + LIFE * 2;
@@ -318,7 +310,7 @@ mod tests {
     fn a_renewal_that_was_on_its_way_takes_no_lock_again() {
         let (sessions, now) = started();
         sessions.see(A, now);
-        sessions.take(A, "p", LockKind::Reading, 4, now).unwrap();
+        sessions.take(A, "p", LockKind::Reading, 4, now);
         let built_before = renewal(&[(4, LockKind::Reading)], 5);
         sessions.let_go(A, 4);
         sessions.renew(A, &built_before, now).unwrap();
@@ -333,7 +325,7 @@ mod tests {
         let (sessions, now) = started();
         sessions.see(A, now);
         sessions.see(B, now);
-        sessions.take(A, "p", LockKind::Lease, 1, now).unwrap();
+        sessions.take(A, "p", LockKind::Lease, 1, now);
         sessions.see(B, now + LIFE);
         assert_eq!(sessions.end_silent(now + LIFE + LIFE / 2), [A]);
         assert_eq!(sessions.has_ended(&sessions.token(A, 1), now + LIFE * 2), Knows::Yes);

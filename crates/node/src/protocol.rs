@@ -456,7 +456,7 @@ pub struct LockReply {
     /// Whether the lock is the caller's now; whether it is held; whether a lease has ended.
     #[prost(bool, tag = "1")]
     pub is: bool,
-    /// Whether the node cannot know yet: it started a moment ago.
+    /// Whether the node cannot know yet, since it started a moment ago. A lock is not given then.
     #[prost(bool, tag = "2")]
     pub is_unknown: bool,
     /// The token of a lease.

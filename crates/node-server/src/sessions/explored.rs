@@ -5,7 +5,7 @@
 use super::*;
 use bytes::Bytes;
 use outlive_node::HeldLocks;
-use outlive_types::{ErrorKind, SeededRng};
+use outlive_types::SeededRng;
 
 const CLIENTS: u64 = 3;
 const STEPS: u64 = 400;
@@ -201,18 +201,11 @@ impl World {
             let life = sessions.life_s();
             match message {
                 Message::Take { number, kind, sent } => {
-                    let reply = match sessions.take(session, "p", kind, number, now) {
-                        Ok(true) => Some((sessions.token(session, number), life)),
-                        Ok(false) => {
-                            self.met.refused += 1;
-                            None
-                        }
-                        Err(error) => {
-                            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
-                            self.met.unknown += 1;
-                            None
-                        }
-                    };
+                    let taken = sessions.take(session, "p", kind, number, now);
+                    self.met.refused += u64::from(taken == Knows::No);
+                    self.met.unknown += u64::from(taken == Knows::NotYet);
+                    let reply =
+                        (taken == Knows::Yes).then(|| (sessions.token(session, number), life));
                     self.messages.push((client, Message::Taken { number, sent, reply }));
                 }
                 Message::Drop { number } => sessions.let_go(session, number),
@@ -287,7 +280,7 @@ impl World {
         assert_eq!(sessions.count(), 0);
         let last = [CLIENTS as u8; 16];
         sessions.see(last, now);
-        assert!(sessions.take(last, "p", LockKind::Collecting, 0, now).unwrap());
+        assert_eq!(sessions.take(last, "p", LockKind::Collecting, 0, now), Knows::Yes);
         self.met
     }
 }

@@ -8,7 +8,7 @@ use crate::protocol::{
 use bytes::Bytes;
 use outlive_backend::runtime;
 use outlive_log::{Lease, Lock, LockGuard, LogLocks, LogRecords, LogSeal, Put};
-use outlive_types::{JobName, Result};
+use outlive_types::{Error, JobName, Result};
 use std::process;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,7 +86,8 @@ impl NodeMedium {
         })
     }
 
-    /// Takes a lock. Returns its guard, and the reply; no guard if another session holds it.
+    /// Takes a lock. Returns its guard, and the reply; no guard if another session holds it. If the
+    /// node does not know yet whether one does, the guard stands for nothing, and its check fails.
     fn take(&self, kind: LockKind) -> Result<(Option<LockGuard>, LockReply)> {
         let connection = self.node.connection()?;
         // Noted first: after a lost reply it is held until the guard gives it back.
@@ -100,6 +101,17 @@ impl NodeMedium {
         };
         let sent = since_boot();
         let reply = self.lock(LockDo::Take, kind, number, "")?;
+        if reply.is_unknown {
+            let url = self.node.describe().to_owned();
+            let unknown = LockGuard::ending((), move || {
+                Err(Error::retry(format!(
+                    "{url} started a moment ago, and does not know yet whether another command moves \
+                     shards: try again in {} s",
+                    reply.session_s
+                )))
+            });
+            return Ok((Some(unknown), reply));
+        }
         if !reply.is {
             return Ok((None, reply));
         }

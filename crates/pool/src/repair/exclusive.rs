@@ -35,7 +35,11 @@ impl Pool {
             ));
         }
         let (lock, claim) = match (lock, self.table()) {
-            (Lock::Taken(guard), _) => (Some(Arc::new(guard)), None),
+            (Lock::Taken(guard), _) => {
+                // A storage node may have started a moment ago.
+                guard.check()?;
+                (Some(Arc::new(guard)), None)
+            }
             (_, Some(table)) => (None, Some(table.claim(&self.command("pool release", &[]))?)),
             (_, None) => (None, None),
         };
