@@ -5,7 +5,7 @@
 use crate::{Fault, ShardName};
 use outlive_io::SharedBuf;
 use outlive_types::sync::plain::{Mutex, MutexGuard};
-use outlive_types::{Error, PAGE_BYTES, Result};
+use outlive_types::{Error, ErrorKind, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -204,5 +204,13 @@ pub fn missing(place: &str, shard: ShardName) -> Error {
 
 /// Returns the error for a second shard of one name.
 pub fn exists(place: &str, shard: ShardName) -> Error {
-    Error::invalid(format!("shard {shard} exists already in {place}; shards are written once"))
+    Error::invalid(format!("shard {shard} exists already in {place}; {ONCE}"))
+}
+
+/// Ends the text of [`exists`].
+const ONCE: &str = "shards are written once";
+
+/// Returns whether this is the error of [`exists`], perhaps of a storage node.
+pub fn says_exists(error: &Error) -> bool {
+    error.kind() == ErrorKind::Invalid && error.message().ends_with(ONCE)
 }

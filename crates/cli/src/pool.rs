@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Meanings of the keys of `pool.toml`.
 const MEANINGS: [(&str, &str); 21] = [
@@ -55,6 +56,8 @@ const MEANINGS: [(&str, &str); 21] = [
 
 /// Most checkpoints in the list of those with less redundancy than they should have.
 const SHOWN_MAX: usize = 20;
+/// Longest wait of a command for others that change the targets.
+const COMMAND_WAIT: Duration = Duration::from_secs(10);
 
 /// Opens a pool whose warnings and progress go to `reporter`. It opens even if too many targets are
 /// away, so that commands do as much as they can.
@@ -243,7 +246,7 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
 pub fn open_to_change(path: &PoolName, dry_run: bool, reporter: &Arc<Reporter>) -> Result<Pool> {
     let pool = open(path, reporter)?;
     if !dry_run {
-        recreate_lost(&pool)?;
+        recreate_lost(&pool, COMMAND_WAIT)?;
     }
     Ok(pool)
 }

@@ -245,9 +245,10 @@ impl Shared {
             *self.state.lock() = self.see(&seats);
         }
         vacated?;
-        // A host was given up by a process that did not finish that. It may have to wait for others.
+        // A host was given up by a process that did not finish that. If others are at
+        // work, the next look tries again.
         if seats.iter().any(|seat| seat.is_unsettled) {
-            recreate_lost(&self.pool)?;
+            recreate_lost(&self.pool, Duration::ZERO)?;
         }
         // A host that is away may come back with all that it has.
         match first == own && own.is_some() && !seats.iter().any(is_away) {

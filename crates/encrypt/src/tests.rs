@@ -173,21 +173,24 @@ fn a_shard_that_another_process_has_replaced_is_read_again() {
     assert_eq!(read(&one, name(1, 0), 0, 30).unwrap(), content(1, 30));
 }
 
+/// Where the bytes of each write were in memory, and the bytes.
+type Seen = Arc<Mutex<Vec<(usize, Vec<u8>)>>>;
+
 /// A target whose first write fails, and which keeps what it was to write.
 #[derive(Debug)]
 struct Failing {
     inner: MemoryTarget,
-    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+    seen: Seen,
 }
 
 struct FailingWriter {
     inner: Box<dyn ShardWriter>,
-    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+    seen: Seen,
 }
 
 impl ShardWriter for FailingWriter {
     fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
-        self.seen.lock().push(bytes.to_vec());
+        self.seen.lock().push((bytes.as_ptr().addr(), bytes.to_vec()));
         if self.seen.lock().len() == 1 {
             return Ticket::done(Err(Fault { error: Error::retry("a test"), buffer: bytes }));
         }
@@ -231,11 +234,12 @@ impl Target for Failing {
 #[test]
 fn a_repeated_write_encrypts_nothing_again() {
     for has_other_holder in [false, true] {
-        let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let seen = Seen::default();
         let below = Failing { inner: MemoryTarget::new(), seen: seen.clone() };
         let target = EncryptedTarget::new(Arc::new(below), encryption());
         let mut writer = target.create(name(1, 0), 8 * 4096).unwrap();
         let first = buffer(1);
+        let at = first.as_ptr().addr();
         let held = has_other_holder.then(|| first.clone());
         let failed = writer.write(0, first).wait().unwrap_err();
         assert_eq!(failed.buffer.to_vec(), content(1, 8), "the caller's bytes come back");
@@ -245,11 +249,12 @@ fn a_repeated_write_encrypts_nothing_again() {
         writer.finish(8 * 4096).wait().unwrap();
         let seen = seen.lock();
         assert_eq!(seen[0], seen[1]);
+        assert_eq!(seen[0].0 != at, has_other_holder, "only a copy is elsewhere");
         assert_eq!(read(&target, name(1, 0), 0, 8).unwrap(), content(1, 8));
         // Another writer has another key.
         let again = EncryptedTarget::new(Arc::new(MemoryTarget::new()), target.encryption());
         write(&again, name(1, 0), &content(1, 8));
-        assert_ne!(read(&*again.below(), name(1, 0), 0, 8).unwrap(), seen[0]);
+        assert_ne!(read(&*again.below(), name(1, 0), 0, 8).unwrap(), seen[0].1);
     }
 }
 

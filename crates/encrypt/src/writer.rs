@@ -152,7 +152,7 @@ impl Undo {
                 (FailedWrite::Lost, own.share())
             }
             // The target still holds them.
-            Err(encrypted) => (FailedWrite::Kept(encrypted), AlignedBuf::zeroed(0).share()),
+            Err(_) => (FailedWrite::Lost, AlignedBuf::zeroed(0).share()),
         }
     }
 

@@ -318,9 +318,10 @@ impl Node for Service {
         let renewed = self
             .see(&request.session)
             .and_then(|session| self.sessions.renew(session, &request, Instant::now()));
-        self.answer(renewed.map(|()| RenewReply {
+        self.answer(renewed.map(|lost| RenewReply {
             run: Bytes::copy_from_slice(&self.run),
             session_s: self.sessions.life_s(),
+            lost,
         }))
     }
 

@@ -60,7 +60,7 @@ impl Sessions {
         all.entry(session).or_insert_with(|| Known::new(now)).seen = now;
     }
 
-    /// Renews a session and its locks.
+    /// Renews a session and its locks. Returns the numbers of those that it does not hold any more.
     ///
     /// # Errors
     /// `Invalid` for a kind of lock that this version does not know.
@@ -69,7 +69,7 @@ impl Sessions {
         session: Session,
         request: &RenewRequest,
         now: Instant,
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         self.see(session, now);
         let named = |number: u64| request.held.iter().any(|lock| lock.number == number);
         let mut given_back = BTreeSet::new();
@@ -79,14 +79,20 @@ impl Sessions {
             // No later renewal names one that this one does not.
             known.given_back.retain(|number| *number >= request.complete_below || named(*number));
         }
+        let mut lost = Vec::new();
         for HeldLock { prefix, kind, number } in &request.held {
             let kind = kind_of(*kind)?;
-            if !given_back.contains(number) {
-                // If another session has it by now, this client knows that its own has ended.
-                self.have(session, prefix, kind, *number);
+            // A client that held the lock of collectors all the time has renewed it in this run.
+            let may_return = kind != LockKind::Collecting || self.is_new(now);
+            let has_it = self.holds(session, *number)
+                || may_return
+                    && !given_back.contains(number)
+                    && self.have(session, prefix, kind, *number);
+            if !has_it {
+                lost.push(*number);
             }
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Takes a lock; `No` if another one excludes it. As long as a client of an earlier run may hold
@@ -99,12 +105,14 @@ impl Sessions {
         number: u64,
         now: Instant,
     ) -> Knows {
-        let holds =
-            || self.all.lock().get(&session).is_some_and(|it| it.locks.contains_key(&number));
-        if kind == LockKind::Collecting && self.is_new(now) && !holds() {
+        if kind == LockKind::Collecting && self.is_new(now) && !self.holds(session, number) {
             return Knows::NotYet;
         }
         if self.have(session, prefix, kind, number) { Knows::Yes } else { Knows::No }
+    }
+
+    fn holds(&self, session: Session, number: u64) -> bool {
+        self.all.lock().get(&session).is_some_and(|known| known.locks.contains_key(&number))
     }
 
     /// Notes that a session has a lock; false if another one excludes it.
@@ -270,6 +278,11 @@ mod tests {
         assert_eq!(take(2, later), Knows::No);
         sessions.let_go(A, 4);
         assert_eq!(take(2, later), Knows::Yes);
+        let renew =
+            |number| sessions.renew(A, &renewal(&[(number, LockKind::Collecting)], 9), later);
+        assert_eq!(renew(6).unwrap(), [6]);
+        sessions.let_go(B, 2);
+        assert_eq!(renew(7).unwrap(), [7], "it stood still, and may have missed another one");
     }
 
     #[test]

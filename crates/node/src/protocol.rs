@@ -86,6 +86,9 @@ pub struct RenewReply {
     /// Seconds after which a session ends that its client does not renew.
     #[prost(uint32, tag = "2")]
     pub session_s: u32,
+    /// Numbers of locks in the request that the session does not hold any more.
+    #[prost(uint64, repeated, tag = "3")]
+    pub lost: Vec<u64>,
 }
 
 /// A lock that a client holds.

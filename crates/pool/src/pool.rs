@@ -354,11 +354,6 @@ impl Pool {
         self.log.lock_collecting()
     }
 
-    /// Pauses between two attempts to take the lock of collectors.
-    pub(crate) fn pause(&self) {
-        sleep(LOCK_PAUSE);
-    }
-
     /// Returns every program's job that has a record, sorted.
     ///
     /// # Errors

@@ -75,11 +75,13 @@ impl Actor {
             ErrorKind::Fenced => {
                 is_damaged
                     || self.oracle.is_fenced(self.number, job)
-                    || self.dice.has_lock_ended(self.number)
+                    || self.dice.has_lock_ended(self.number) && has_lost_lock(&error)
             }
             // A save that has written to a leaving target begins again.
             ErrorKind::Retry if self.pool_world.space.operated && has_left(&error) => true,
-            ErrorKind::Retry => self.dice.has_failed() || self.dice.has_any_lock_ended(),
+            ErrorKind::Retry => {
+                self.dice.has_failed() || self.dice.has_any_lock_ended() && has_collided(&error)
+            }
             ErrorKind::Damaged => self.may_be_damaged(),
             ErrorKind::Invalid => self.oracle.is_rolled_back(),
             _ => false,
@@ -115,6 +117,15 @@ impl Actor {
             None => Err(self.violate(format!("epoch {epoch} of {job} was never committed"))),
         }
     }
+}
+
+fn has_lost_lock(error: &Error) -> bool {
+    error.message().contains("the lock has ended, and others may have taken it")
+}
+
+/// Whether two programs moved the same shard at once.
+fn has_collided(error: &Error) -> bool {
+    error.message().contains("another process has made it meanwhile")
 }
 
 fn has_left(error: &Error) -> bool {

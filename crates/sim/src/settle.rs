@@ -13,6 +13,7 @@ use outlive_store::{Sample, Uses, named_packs, recreate_lost, repair, vacate};
 use outlive_types::{Error, ErrorKind, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Scrubs and repairs after which no work may be left.
 const ROUNDS_MAX: u32 = 4;
@@ -61,7 +62,7 @@ fn fill_seats(pool: &Pool, pool_world: &PoolWorld, free: &mut Range<usize>) -> R
         taken.map_err(|error| format!("a node does not come back to its seat: {error}"))?;
     }
     let settled = commanded(pool, pool_world, || {
-        recreate_lost(pool)?;
+        recreate_lost(pool, Duration::ZERO)?;
         let lost: BTreeSet<u32> = pool_world.rows().iter().filter_map(is_lost).collect();
         vacate(pool, &lost)
     });

@@ -9,10 +9,15 @@ use outlive_io::Pace;
 use outlive_pool::{Pool, Recreated};
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Checkpoints that are incomplete for good, by job.
 pub type LostCheckpoints = BTreeMap<JobName, BTreeSet<Epoch>>;
 
+/// Longest wait of a save, put or copy for a command that is at work.
+pub(crate) const SAVE_WAIT: Duration = Duration::from_secs(60);
+/// The same for a restore, which can do without.
+pub(crate) const RESTORE_WAIT: Duration = Duration::from_secs(10);
 /// Maximum number of checks whether a program has committed lost data meanwhile.
 const ROUNDS: usize = 8;
 /// Maximum number of attempts to append to a job: its program may append meanwhile.
@@ -21,14 +26,15 @@ const ATTEMPTS: usize = 64;
 /// Recreates lost targets in the memory of this host, so that programs can continue with the
 /// remaining data. Checkpoints that need lost data are recorded as incomplete, as by a scrub, and
 /// the pool's observer is warned of them. Returns the checkpoints that this made incomplete; `None`
-/// if there was nothing to do.
+/// if there was nothing to do. While another command is at work, it waits for about `most`, and no
+/// longer than until another process has done it.
 ///
 /// # Errors
-/// `Retry` if another command collects for more than a minute. `Retry` while it is unknown what is
+/// `Retry` if another command is at work for longer. `Retry` while it is unknown what is
 /// lost, since another target or the slow tier is away. Errors of log and targets. No save may
 /// begin before this has succeeded.
-pub fn recreate_lost(pool: &Pool) -> Result<Option<LostCheckpoints>> {
-    pool.recreate_lost()?.map(|anew| settle(pool, anew)).transpose()
+pub fn recreate_lost(pool: &Pool, most: Duration) -> Result<Option<LostCheckpoints>> {
+    pool.recreate_lost(most)?.map(|anew| settle(pool, anew)).transpose()
 }
 
 /// Gives up the hosts that have taken these seats of a pool, and records what is lost with them, as

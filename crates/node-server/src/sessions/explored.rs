@@ -5,6 +5,7 @@
 use super::*;
 use bytes::Bytes;
 use outlive_node::HeldLocks;
+use outlive_node::protocol::RenewReply;
 use outlive_types::SeededRng;
 
 const CLIENTS: u64 = 3;
@@ -17,8 +18,8 @@ enum Message {
     Take { number: u64, kind: LockKind, sent: Duration },
     Taken { number: u64, sent: Duration, reply: Option<(String, u32)> },
     Drop { number: u64 },
-    Renew { request: RenewRequest, sent: Duration },
-    Renewed { request: RenewRequest, sent: Duration, life: u32 },
+    Renew { request: RenewRequest, sent: Duration, serial: u64 },
+    Renewed { request: RenewRequest, sent: Duration, serial: u64, reply: RenewReply },
 }
 
 /// A process that uses the node.
@@ -31,6 +32,11 @@ struct Client {
     /// Its clock runs by this many per cent too fast, and began at this time.
     fast: i64,
     began: i64,
+    /// Number of renewals so far.
+    serial: u64,
+    /// Locks of a machine that stood still: no renewal from this one on that names the lock was
+    /// answered since.
+    stood: BTreeMap<u64, u64>,
 }
 
 /// Events without which the schedules prove little.
@@ -40,6 +46,7 @@ struct Met {
     unknown: u64,
     ended: u64,
     starts: u64,
+    stood: u64,
 }
 
 struct World {
@@ -66,7 +73,9 @@ impl World {
             asked: Vec::new(),
             has: Vec::new(),
             fast: rng.below(9).cast_signed() - 4,
-            began: rng.below(1 << 20).cast_signed(),
+            began: (1 << 30) + rng.below(1 << 20).cast_signed(),
+            serial: 0,
+            stood: BTreeMap::new(),
         });
         let clients = clients.collect();
         let (now, longest, met) = Default::default();
@@ -107,7 +116,7 @@ impl World {
     }
 
     fn time_of(&self, client: u64) -> Duration {
-        let Client { fast, began, .. } = self.clients[client as usize];
+        let Client { fast, began, .. } = &self.clients[client as usize];
         Duration::from_millis((began + self.now + self.now * fast / 100).cast_unsigned())
     }
 
@@ -124,9 +133,13 @@ impl World {
                 // Everything stands still.
                 self.now += self.rng.below(self.life * 2000).cast_signed();
             }
+            9 if self.rng.below(4) == 0 => self.stand_still(client),
             10 if self.rng.below(6) == 0 => {
                 self.sessions = None;
                 self.tell("the node is killed");
+                // If it starts again before such a machine renews, nothing tells that the lock ended.
+                let stood = self.clients.iter_mut().flat_map(|it| it.stood.values_mut());
+                stood.for_each(|since| *since = u64::MAX);
                 self.met.starts += 1;
             }
             11 => drop(self.sessions.is_none().then(|| self.start())),
@@ -181,8 +194,25 @@ impl World {
 
     fn renew(&mut self, client: u64) {
         let sent = self.time_of(client);
-        let request = self.clients[client as usize].locks.renewal(Bytes::new(), sent);
-        self.messages.push((client, Message::Renew { request, sent }));
+        let it = &mut self.clients[client as usize];
+        let (request, serial) = (it.locks.renewal(Bytes::new(), sent), it.serial);
+        it.serial += 1;
+        self.messages.push((client, Message::Renew { request, sent, serial }));
+    }
+
+    /// A machine stands still with its clock. Until a later renewal is answered, its client cannot
+    /// know that its locks have ended.
+    fn stand_still(&mut self, client: u64) {
+        let before = self.time_of(client).as_millis() as i64;
+        self.now += self.rng.below(self.life * 2000).cast_signed();
+        let after = self.time_of(client).as_millis() as i64;
+        let it = &mut self.clients[client as usize];
+        // Its clock shows what it showed before.
+        it.began -= after - before;
+        let numbers = it.asked.iter().map(|it| it.0).chain(it.has.iter().map(|it| it.0));
+        it.stood.extend(numbers.map(|number| (number, it.serial)));
+        self.met.stood += 1;
+        self.tell(format!("client {client} stood still"));
     }
 
     /// Delivers any message; requests to a node that does not run are lost.
@@ -209,9 +239,10 @@ impl World {
                     self.messages.push((client, Message::Taken { number, sent, reply }));
                 }
                 Message::Drop { number } => sessions.let_go(session, number),
-                Message::Renew { request, sent } => {
-                    sessions.renew(session, &request, now).unwrap();
-                    self.messages.push((client, Message::Renewed { request, sent, life }));
+                Message::Renew { request, sent, serial } => {
+                    let lost = sessions.renew(session, &request, now).unwrap();
+                    let reply = RenewReply { run: Bytes::new(), session_s: life, lost };
+                    self.messages.push((client, Message::Renewed { request, sent, serial, reply }));
                 }
                 _ => unreachable!("replies are below"),
             }
@@ -235,8 +266,13 @@ impl World {
                     }
                 }
             }
-            Message::Renewed { request, sent, life } => {
-                it.locks.renewed(&request, Duration::from_secs(life.into()), sent, here);
+            Message::Renewed { request, sent, serial, reply } => {
+                it.locks.renewed(&request, &reply, sent, here);
+                for HeldLock { number, .. } in &request.held {
+                    if it.stood.get(number).is_some_and(|since| serial >= *since) {
+                        it.stood.remove(number);
+                    }
+                }
             }
             _ => unreachable!("requests are above"),
         }
@@ -249,6 +285,9 @@ impl World {
             for (lock, kind, token) in &client.has {
                 if client.locks.check(*lock, here).is_err() {
                     self.met.ended += 1;
+                    continue;
+                }
+                if client.stood.contains_key(lock) {
                     continue;
                 }
                 let sessions = self.sessions.as_ref();
@@ -306,7 +345,8 @@ fn no_client_counts_on_a_lock_that_another_one_may_get() {
         all.unknown += met.unknown;
         all.ended += met.ended;
         all.starts += met.starts;
+        all.stood += met.stood;
     }
-    let Met { refused, unknown, ended, starts } = all;
-    assert!(refused.min(unknown).min(ended).min(starts) > 1000, "{all:?}");
+    let Met { refused, unknown, ended, starts, stood } = all;
+    assert!(refused.min(unknown).min(ended).min(starts).min(stood) > 1000, "{all:?}");
 }

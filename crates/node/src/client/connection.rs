@@ -427,10 +427,9 @@ async fn renew(connection: Weak<Connection>, key: Key, mut period: Duration) {
         let asked = tokio::time::timeout(period, client.renew(request.clone()));
         if let Ok(Ok(reply)) = asked.await {
             // A node that was started again may have other settings.
-            let session_s = reply.into_inner().session_s;
-            let life = Duration::from_secs(session_s.into());
-            connection.held.lock().renewed(&request, life, sent, since_boot());
-            period = period_of(session_s);
+            let reply = reply.into_inner();
+            connection.held.lock().renewed(&request, &reply, sent, since_boot());
+            period = period_of(reply.session_s);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! lock ends for it before the node may give it to another one: leases as by Gray and Cheriton (SOSP
 //! 1989).
 
-use crate::protocol::{HeldLock, LockKind, RenewRequest};
+use crate::protocol::{HeldLock, LockKind, RenewReply, RenewRequest};
 use bytes::Bytes;
 use outlive_types::{Error, Result};
 use std::collections::BTreeMap;
@@ -84,21 +84,21 @@ impl HeldLocks {
         }
     }
 
-    /// Notes the answer to a renewal that was sent at `sent` and came back at `now`. A session lives
-    /// for `life`.
+    /// Notes the answer to a renewal that was sent at `sent` and came back at `now`.
     pub fn renewed(
         &mut self,
         request: &RenewRequest,
-        life: Duration,
+        reply: &RenewReply,
         sent: Duration,
         now: Duration,
     ) {
-        let until = counted(sent, life);
+        let until = counted(sent, Duration::from_secs(reply.session_s.into()));
         for HeldLock { number, .. } in &request.held {
             let Some(held) = self.locks.get_mut(number) else { continue };
             held.kept = match held.kept {
-                // The node may have given it to another session meanwhile.
-                Kept::Until(_) if held.has_ended(now) => Kept::Ended,
+                // The node may have given it to another session meanwhile. It says so if the clock
+                // of this machine stood still with the machine.
+                Kept::Until(_) if held.has_ended(now) || reply.lost.contains(number) => Kept::Ended,
                 Kept::Until(before) => Kept::Until(before.max(until)),
                 other => other,
             };

@@ -276,11 +276,10 @@ impl Bring<'_> {
             return Ok(0);
         }
         // The lock ends with a session of a storage node, and an operator may end a claim.
-        if let Some(table) = self.pool.table() {
-            table.check_alone()?;
-        }
+        self.pool.check_alone()?;
         let mut gone = 0;
         for member in on.iter().map(|on| &self.targets.members()[*on]) {
+            self.pool.check_locks()?;
             match member.target().delete(self.name(shard)) {
                 Ok(()) => gone += 1,
                 Err(_) if member.is_lost() => {}

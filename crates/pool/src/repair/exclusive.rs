@@ -4,11 +4,14 @@
 use crate::Pool;
 use crate::targets::{Claim, TargetTable};
 use outlive_log::{Lock, LockGuard};
+use outlive_types::sync::sleep;
 use outlive_types::{Error, ErrorKind, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Number of attempts of a program that waits for a change: about a minute.
-const WANTED_TRIES: usize = 3000;
+/// Pauses between the attempts of a program that waits for a change.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Guard that keeps others from moving shards as long as it exists.
 #[derive(Debug)]
@@ -24,30 +27,37 @@ impl Pool {
     /// # Errors
     /// `Retry` while another process does so; errors of the log.
     pub(crate) fn alone(&self) -> Result<Exclusive> {
-        self.alone_with(self.lock_collecting()?)
+        self.try_alone(self.lock_collecting()?)?
     }
 
-    fn alone_with(&self, lock: Lock) -> Result<Exclusive> {
-        if matches!(lock, Lock::Busy) {
-            return Err(Error::retry(
-                "a gc, scrub, repair or another change of the targets is at work in this pool: try \
-                 again when it has ended",
-            ));
-        }
+    /// Does the same with the outcome of an attempt to take the lock. The inner error says that
+    /// others are at work, or may be.
+    fn try_alone(&self, lock: Lock) -> Result<Result<Exclusive>> {
         let (lock, claim) = match (lock, self.table()) {
+            (Lock::Busy, _) => {
+                return Ok(Err(Error::retry(
+                    "a gc, scrub, repair or another change of the targets is at work in this pool: \
+                     try again when it has ended",
+                )));
+            }
             (Lock::Taken(guard), _) => {
-                // A storage node may have started a moment ago.
-                guard.check()?;
+                // A storage node that has just started does not know.
+                if let Err(unknown) = guard.check() {
+                    return Ok(Err(unknown));
+                }
                 (Some(Arc::new(guard)), None)
             }
-            (_, Some(table)) => (None, Some(table.claim(&self.command("pool release", &[]))?)),
-            (_, None) => (None, None),
+            (Lock::None, Some(table)) => match table.claim(&self.command("pool release", &[])) {
+                Err(error) if error.kind() == ErrorKind::Retry => return Ok(Err(error)),
+                claim => (None, Some(claim?)),
+            },
+            (Lock::None, None) => (None, None),
         };
-        if let Some(table) = self.table() {
-            table.is_locked_by(lock.as_ref());
+        if let (Some(table), Some(lock)) = (self.table(), &lock) {
+            table.is_locked_by(lock);
         }
         self.refresh_targets()?;
-        Ok(Exclusive { _lock: lock, _claim: claim })
+        Ok(Ok(Exclusive { _lock: lock, _claim: claim }))
     }
 
     /// Returns the table, and a guard that keeps others from changing it and from moving shards.
@@ -58,25 +68,37 @@ impl Pool {
         Ok((table, self.alone()?))
     }
 
-    /// Does the same for a program that cannot continue before a change is made. Another process may
-    /// make it, or may be at work for longer: `None` as soon as `is_wanted` returns false.
+    /// Does the same for a change that another process may be making, or that has to wait for
+    /// others. Tries again for about `most`. `None` as soon as `is_wanted` returns false.
     ///
     /// # Errors
-    /// `Retry` if others are at work for [`WANTED_TRIES`] looks; errors of `is_wanted` and the log.
+    /// `Retry` if others are at work all that time; errors of `is_wanted` and the log.
     pub(crate) fn changing_while(
         &self,
         is_wanted: &dyn Fn() -> Result<bool>,
+        most: Duration,
     ) -> Result<Option<(Arc<TargetTable>, Exclusive)>> {
-        for left in (0..WANTED_TRIES).rev() {
-            if !is_wanted()? {
-                return Ok(None);
+        let (mut waited, mut pause) = (Duration::ZERO, PAUSE_FIRST);
+        while is_wanted()? {
+            match self.try_alone(self.log().lock_collecting()?)? {
+                Ok(alone) => return Ok(self.table().cloned().zip(Some(alone))),
+                Err(busy) if waited >= most => return Err(busy),
+                Err(_) => sleep(pause),
             }
-            match self.log().lock_collecting().and_then(|lock| self.alone_with(lock)) {
-                Err(error) if error.kind() == ErrorKind::Retry && left > 0 => self.pause(),
-                alone => return Ok(self.table().cloned().zip(Some(alone?))),
-            }
+            waited += pause;
+            pause = (2 * pause).min(PAUSE_MAX);
         }
         Ok(None)
+    }
+
+    /// Does [`TargetTable::check_alone`], if there is a table.
+    pub(crate) fn check_alone(&self) -> Result<()> {
+        self.table().map_or(Ok(()), |table| table.check_alone())
+    }
+
+    /// Does [`TargetTable::check_locks`], if there is a table.
+    pub(crate) fn check_locks(&self) -> Result<()> {
+        self.table().map_or(Ok(()), |table| table.check_locks())
     }
 
     /// Ends the claim of a command that was killed while it moved shards, where the log has no

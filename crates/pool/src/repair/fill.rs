@@ -238,13 +238,13 @@ impl Pool {
             let missing = || Error::damaged(format!("pack {pack} is not whole on the slow tier"));
             return Err(why.unwrap_or_else(missing));
         }
-        // The lock ends with a session of a storage node, and an operator may end a claim.
-        if let Some(table) = self.table() {
-            table.check_alone()?;
-        }
         let freed_bytes = self.fast_bytes(pack);
-        let deleted =
-            self.shards_of(pack).into_iter().try_for_each(|shard| targets.delete_fast(shard));
+        // The lock ends with a session of a storage node, and an operator may end a claim.
+        self.check_alone()?;
+        let deleted = self.shards_of(pack).into_iter().try_for_each(|shard| {
+            self.check_locks()?;
+            targets.delete_fast(shard)
+        });
         deleted.map_err(|error| {
             error.context(
                 "it is whole on the slow tier, and it is not known how much of it is still on the fast one",

@@ -10,6 +10,7 @@ use crate::targets::{Rows, TargetTable};
 use outlive_types::{Error, PackId, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Recreated targets to which no program saves yet. As long as this value exists, no other process
 /// collects, or changes the targets.
@@ -20,6 +21,8 @@ pub struct Recreated {
     _alone: Exclusive,
     /// Messages that say which target replaces which.
     made: Vec<String>,
+    /// Numbers of the rows whose losses are to be recorded.
+    unsettled: BTreeSet<u32>,
 }
 
 /// A seat that is being given back. As long as this value exists, no other process collects, or
@@ -60,24 +63,24 @@ impl Pool {
 
     /// Recreates lost targets in the memory of this host, each with a new number. `None` if another
     /// process has done that meanwhile, and if none is lost. While another command collects, it waits
-    /// for up to a minute.
+    /// for about `most`.
     ///
     /// # Errors
     /// `Retry` if another command collects for longer; `Invalid` if the location is not in memory; errors
     /// of the table.
-    pub fn recreate_lost(&self) -> Result<Option<Recreated>> {
-        let Some((table, alone)) = self.changing_while(&|| self.wants_recreate())? else {
+    pub fn recreate_lost(&self, most: Duration) -> Result<Option<Recreated>> {
+        let Some((table, alone)) = self.changing_while(&|| self.wants_recreate(), most)? else {
             return Ok(None);
         };
         let locations = table.locations();
         // Locations as this process sees them.
         let here = table.rows()?;
         let here = |row: &TargetConfig| here.iter().find(|here| here.id == row.id).cloned();
-        let (mut made, mut new, mut is_unsettled) = (Vec::new(), Vec::new(), false);
+        let (mut made, mut new, mut unsettled) = (Vec::new(), Vec::new(), BTreeSet::new());
         // The table first: a location without a marker counts as lost, whichever process has begun
         // this.
         table.change(&mut |Rows { next_id, targets, .. }| {
-            (made, new, is_unsettled) = (Vec::new(), Vec::new(), false);
+            (made, new, unsettled) = (Vec::new(), Vec::new(), BTreeSet::new());
             for row in targets.iter_mut() {
                 let Some(there) = here(row).filter(|there| locations.is_ours(there)) else {
                     continue;
@@ -94,15 +97,15 @@ impl Pool {
                     new.push(TargetConfig { id: row.id, unsettled: true, ..there });
                     *next_id += 1;
                 }
-                is_unsettled |= row.unsettled;
+                unsettled.extend(row.id.filter(|_| row.unsettled));
             }
             Ok(())
         })?;
-        if !is_unsettled {
+        if unsettled.is_empty() {
             return Ok(None);
         }
         new.iter().try_for_each(|row| locations.mark(row))?;
-        self.recreated(table, alone, made).map(Some)
+        self.recreated(table, alone, made, unsettled).map(Some)
     }
 
     /// Gives up the hosts that have taken these seats: each seat is vacant, under a new number, and
@@ -121,7 +124,7 @@ impl Pool {
         alone: Exclusive,
         ids: &BTreeSet<u32>,
     ) -> Result<Option<Recreated>> {
-        let mut made = Vec::new();
+        let (mut made, mut unsettled) = (Vec::new(), BTreeSet::new());
         table.change(&mut |Rows { next_id, targets, .. }| {
             made.clear();
             let is_given_up = |row: &&mut TargetConfig| {
@@ -136,11 +139,13 @@ impl Pool {
                 *row = TargetConfig { unsettled: true, ..TargetConfig::vacant(*next_id) };
                 *next_id += 1;
             }
+            unsettled =
+                targets.iter().filter(|row| row.unsettled).filter_map(|row| row.id).collect();
             Ok(())
         })?;
         match made.is_empty() {
             true => Ok(None),
-            false => self.recreated(table, alone, made).map(Some),
+            false => self.recreated(table, alone, made, unsettled).map(Some),
         }
     }
 
@@ -166,9 +171,10 @@ impl Pool {
         table: Arc<TargetTable>,
         alone: Exclusive,
         made: Vec<String>,
+        unsettled: BTreeSet<u32>,
     ) -> Result<Recreated> {
         self.refresh_targets()?;
-        Ok(Recreated { pool: self.clone(), table, _alone: alone, made })
+        Ok(Recreated { pool: self.clone(), table, _alone: alone, made, unsettled })
     }
 }
 
@@ -245,7 +251,11 @@ impl Recreated {
         let here = self.table.rows()?;
         let here = |row: &TargetConfig| here.iter().find(|here| here.id == row.id).cloned();
         self.table.change(&mut |rows| {
-            for row in rows.targets.iter_mut().filter(|row| row.unsettled) {
+            // Another process may have given up more seats, if the lock has ended.
+            let is_ours = |row: &&mut TargetConfig| {
+                row.unsettled && row.id.is_some_and(|id| self.unsettled.contains(&id))
+            };
+            for row in rows.targets.iter_mut().filter(is_ours) {
                 let Some(there) = here(row).filter(|there| locations.is_ours(there)) else {
                     continue;
                 };

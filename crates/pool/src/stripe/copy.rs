@@ -3,10 +3,11 @@
 
 use super::scan::Scan;
 use crate::Pool;
+use outlive_backend::writes::says_exists;
 use outlive_backend::{Fault, ShardWriter};
 use outlive_format::{Fragment, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf};
-use outlive_types::{Error, ErrorKind, Result};
+use outlive_types::{Error, Result};
 
 /// Writes of one shard that are in progress at once.
 const AHEAD: usize = 4;
@@ -44,13 +45,13 @@ impl NewShard {
         while let Some((_, written)) = self.in_flight.wait_next() {
             written?;
         }
-        self.writer.finish(length).wait().map_err(|error| match error.kind() {
-            // It is there already: a process whose lock has ended goes on making shards.
-            ErrorKind::Invalid if error.os().is_none() => Error::retry(format!(
+        self.writer.finish(length).wait().map_err(|error| match says_exists(&error) {
+            // A process whose lock has ended goes on making shards.
+            true => Error::retry(format!(
                 "another process has made it meanwhile, so try again: {}",
                 error.message()
             )),
-            _ => error,
+            false => error,
         })?;
         Ok(length)
     }

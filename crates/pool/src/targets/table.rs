@@ -231,8 +231,8 @@ pub struct TargetTable {
     rng: Arc<dyn Rng>,
     /// The claim of this process, while it has one.
     claimed: Mutex<Option<Holder>>,
-    /// The lock of collectors of this process, if it has one.
-    lock: Mutex<Weak<LockGuard>>,
+    /// The locks of collectors that commands of this process hold. One of them may have ended.
+    locks: Mutex<Vec<Weak<LockGuard>>>,
     /// Claims of this process that have ended, and that the log may still have, as it could not be
     /// written then.
     unreturned: Mutex<Vec<Holder>>,
@@ -257,7 +257,7 @@ impl TargetTable {
             rng,
             claimed: Mutex::default(),
             unreturned: Mutex::default(),
-            lock: Mutex::default(),
+            locks: Mutex::default(),
         }
     }
 
@@ -308,7 +308,7 @@ impl TargetTable {
     /// is then.
     ///
     /// # Errors
-    /// Those of `change`; `Fenced` if the claim of this process was ended; `Retry` if others are
+    /// Those of `change`; `Fenced` if the claim or a lock of this process was ended; `Retry` if others are
     /// faster again and again. After an error of the log, the change was made or not.
     pub fn change(&self, change: &mut dyn FnMut(&mut Rows) -> Result<()>) -> Result<Rows> {
         for _ in 0..ATTEMPTS {
@@ -321,6 +321,7 @@ impl TargetTable {
                 return Ok(rows);
             }
             let changed_by = self.still_claimed(&written)?;
+            self.check_locks()?;
             if self.append(written.previous, &TableText::of(rows.clone(), changed_by))? {
                 self.locations.write_down(&rows.targets)?;
                 return Ok(rows);
@@ -416,9 +417,22 @@ impl TargetTable {
         }
     }
 
-    /// Notes the lock of collectors that this process took.
-    pub(crate) fn is_locked_by(&self, lock: Option<&Arc<LockGuard>>) {
-        *self.lock.lock() = lock.map(Arc::downgrade).unwrap_or_default();
+    /// Notes a lock of collectors that this process took.
+    pub(crate) fn is_locked_by(&self, lock: &Arc<LockGuard>) {
+        let mut locks = self.locks.lock();
+        locks.retain(|lock| lock.strong_count() > 0);
+        locks.push(Arc::downgrade(lock));
+    }
+
+    /// Makes sure that no lock of collectors that this process holds has ended. Asks nothing of the
+    /// log.
+    ///
+    /// # Errors
+    /// `Fenced` if one has ended.
+    pub fn check_locks(&self) -> Result<()> {
+        let held: Vec<Arc<LockGuard>> =
+            self.locks.lock().iter().filter_map(Weak::upgrade).collect();
+        held.iter().try_for_each(|lock| lock.check())
     }
 
     /// Makes sure that the lock or the claim of this process, if it has one, has not ended. A caller
@@ -427,10 +441,7 @@ impl TargetTable {
     /// # Errors
     /// `Fenced` if it has ended; errors of the log.
     pub fn check_alone(&self) -> Result<()> {
-        let lock = self.lock.lock().upgrade();
-        if let Some(lock) = lock {
-            lock.check()?;
-        }
+        self.check_locks()?;
         if self.claimed().is_none() {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use crate::index::{Rolling, SharedChunks};
 use crate::read::AnyImage;
 use crate::read::files::FilesImage;
 use crate::read::{Kind, Select, first_manifest};
-use crate::recreate::recreate_lost;
+use crate::recreate::{SAVE_WAIT, recreate_lost};
 use crate::save::{
     Base, ChunkSink, Committer, CopiedImage, NewImage, PackNumbers, Packer, RankWriter, SaveStats,
     StoredImage,
@@ -222,7 +222,7 @@ impl Copier<'_> {
 
     /// Opens the session, and lets every rank take note of other processes' changes.
     fn begin(&mut self) -> Result<()> {
-        recreate_lost(self.to)?;
+        recreate_lost(self.to, SAVE_WAIT)?;
         let opened = self.committer.open(self.to)?;
         for rank in &mut self.ranks {
             rank.begin(self.to, &opened).map_err(|error| self.committer.blame(self.to, error))?;

@@ -5,7 +5,7 @@
 use super::Job;
 use crate::index::{SharedChunks, StoredChunks};
 use crate::read::files::FilesImage;
-use crate::recreate::recreate_lost;
+use crate::recreate::{SAVE_WAIT, recreate_lost};
 use crate::save::{Base, ChunkSink, Lane, NewImage, Packer, SaveNotes, SaveRequest, SaveStats};
 use outlive_format::{ImageKind, ImageRef, TreeRef};
 use outlive_pool::Pool;
@@ -122,7 +122,7 @@ impl Job {
         self.wait_for_turn(|inner| {
             let pool = &inner.pool();
             let started = pool.env().clock.monotonic();
-            recreate_lost(pool)?;
+            recreate_lost(pool, SAVE_WAIT)?;
             let mut writer = inner.writer();
             let writer = &mut *writer;
             let packs = writer.begin(pool)?;

@@ -8,7 +8,7 @@ use crate::fill::BackgroundFill;
 use crate::gc::free_behind;
 use crate::group::{GroupMember, GroupSave};
 use crate::read::MemoryImage;
-use crate::recreate::recreate_lost;
+use crate::recreate::{SAVE_WAIT, recreate_lost};
 use crate::restore::LazyFill;
 use crate::retention::BackgroundRetention;
 use crate::save::{CommitEvents, PackNumbers, SaveNotes, SavePlan, Writer};
@@ -224,7 +224,7 @@ impl Inner {
             // That may wait for a command that is at work, and the other ranks for this one.
             let member = self.member.as_ref();
             let _keepalive = member.and_then(|member| member.coordinator.keepalive());
-            recreate_lost(&pool).map(drop)
+            recreate_lost(&pool, SAVE_WAIT).map(drop)
         };
         let ready = ready.and_then(|()| recreate());
         // Before the memory of the last image is used again.

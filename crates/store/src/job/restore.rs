@@ -6,7 +6,7 @@ use crate::group::{Together, TogetherRestored};
 use crate::read::{
     MemoryImage, RestoreSink, RestoreStats, Select, Skipped, first_good, first_with_rank,
 };
-use crate::recreate::recreate_lost;
+use crate::recreate::{RESTORE_WAIT, recreate_lost};
 use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_format::Manifest;
 use outlive_types::{Epoch, Error, ErrorKind, Result, metrics};
@@ -143,7 +143,7 @@ impl Job {
     /// Records the data that was lost with volatile targets, since a program that restores
     /// continues without it. If that fails, there may be data to restore all the same.
     fn go_on_without_memory(&self) {
-        if let Err(error) = recreate_lost(self.pool()) {
+        if let Err(error) = recreate_lost(self.pool(), RESTORE_WAIT) {
             self.pool().warn(error.to_string());
         }
     }

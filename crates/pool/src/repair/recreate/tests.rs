@@ -2,6 +2,7 @@ use crate::{Environment, FormatConfig, Pool, PoolConfig, TargetConfig, Tuning, c
 use outlive_types::ErrorKind;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// Opens the pool as a new process.
 fn another(pool: &Path) -> Pool {
@@ -18,7 +19,7 @@ fn memory_that_is_lost_again_is_not_settled() {
     let config = PoolConfig { target: vec![target], ..config };
     drop(create(&root, config, Environment::system()).unwrap());
     fs::remove_dir_all(&location).unwrap();
-    let anew = another(&root).recreate_lost().unwrap().unwrap();
+    let anew = another(&root).recreate_lost(Duration::ZERO).unwrap().unwrap();
     another(&root).check_markers().unwrap();
     fs::remove_dir_all(&location).unwrap();
     anew.settle().unwrap();
@@ -27,7 +28,7 @@ fn memory_that_is_lost_again_is_not_settled() {
     // The next process begins again, and succeeds since the memory stays.
     let pool = another(&root);
     assert!(pool.wants_recreate().unwrap());
-    let anew = pool.recreate_lost().unwrap().unwrap();
+    let anew = pool.recreate_lost(Duration::ZERO).unwrap().unwrap();
     assert_eq!(anew.made().len(), 1, "{anew:?}");
     anew.settle().unwrap();
     pool.check_markers().unwrap();

@@ -67,6 +67,29 @@ fn a_trim_that_is_not_alone_any_more_deletes_nothing() {
     }
 }
 
+/// A program trims in one thread, and another command of it takes the lock once that has ended.
+#[test]
+fn a_lock_of_another_command_is_no_excuse_for_one_that_has_ended() {
+    let (fixture, _) = Fixture::with_slow(2, Redundancy::mirror(2), true);
+    let pool = fixture.pool();
+    pool.fill_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+    let need = pool.fill_need().unwrap();
+    let _first = pool.lock_trimming().unwrap();
+    end_alone(&fixture);
+    for is_there in [true, false] {
+        let second = pool.lock_trimming().unwrap();
+        let second = is_there.then_some(second);
+        let trimmed = pool.trim_pack(pack(0), &need).unwrap_err();
+        assert_eq!(trimmed.kind(), ErrorKind::Fenced, "{trimmed}");
+        let changed = pool.table().unwrap().change(&mut |rows| {
+            rows.get_mut(1).unwrap().state = TargetState::Draining;
+            Ok(())
+        });
+        assert_eq!(changed.unwrap_err().kind(), ErrorKind::Fenced);
+        drop(second);
+    }
+}
+
 /// Where the log has no locks, the claim of a live process keeps the processes of all hosts from
 /// moving shards; their error names the holder. A person may end the claim, and its holder deletes
 /// nothing after that.
