@@ -80,11 +80,12 @@ impl Actor {
         let helper = Actor { pool, process, ..self };
         // As a worker does, which tries again for a while.
         let mut saves = [held];
-        let mut completed = complete(&helper.pool, name, &mut saves);
+        let (mut completed, mut has_failed) = (complete(&helper.pool, name, &mut saves), false);
         for _ in 0..helper.rng.below(4) {
             if !completed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Retry) {
                 break;
             }
+            has_failed = true;
             completed = complete(&helper.pool, name, &mut saves);
         }
         let completed = helper.met("a completion", name, completed, &also(&helper, name))?;
@@ -96,6 +97,8 @@ impl Actor {
             }
             Completed::There if helper.oracle.last_epoch(name) >= epoch => Ok(()),
             Completed::Fenced if helper.oracle.is_fenced(number, name) => Ok(()),
+            // A session of the earlier attempt may be there. A worker returns that attempt's error.
+            Completed::Fenced if has_failed => Ok(()),
             _ if helper.may_be_damaged() => Ok(()),
             other => Err(helper.violate(format!(
                 "epoch {epoch} of {name} was saved, and the helper said {other:?}"
