@@ -1,14 +1,13 @@
 //! The checks after the end of all programs.
 
-use crate::settle::{collect_all, empty_leaving_targets, replace_lost, settle};
+use crate::settle::{LOCK_WAIT, collect_all, empty_leaving_targets, replace_lost, settle};
 use crate::whole::{checkpoints, whole};
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::{Job, JobOptions, recreate_lost};
-use outlive_types::{Epoch, JobName, PackId, SeededRng};
+use outlive_types::{Epoch, ErrorKind, JobName, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// Checks a pool. No program is running any more, and nothing disturbs the check.
 pub fn check(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
@@ -22,8 +21,11 @@ pub fn check(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // A claim of a program that was killed while it moved shards.
     pool.release_targets().map_err(|error| at(format!("a claim: {error}")))?;
     // Targets of a host whose memory was lost before any program went on.
-    recreate_lost(&pool, Duration::ZERO)
-        .map_err(|error| at(format!("memory recreated: {error}")))?;
+    match recreate_lost(&pool, LOCK_WAIT) {
+        // Losses of a seat may have to wait until others have taken seats.
+        Err(error) if pool_world.space.seats && error.kind() == ErrorKind::Retry => {}
+        recreated => drop(recreated.map_err(|error| at(format!("memory recreated: {error}")))?),
+    }
     // More damage has come together than the pool can know of.
     if pool_world.space.operated && pool_world.oracle.is_damaged() {
         pool_world.dice.came_about("the end goes unchecked");

@@ -50,6 +50,9 @@ pub(crate) fn replace_lost(pool: &Pool, pool_world: &PoolWorld) -> Result<(), St
     Ok(())
 }
 
+/// Longest wait for a lock that others hold.
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
+
 /// Gives up the hosts that have lost their disk, and has other hosts take all vacant seats.
 fn fill_seats(pool: &Pool, pool_world: &PoolWorld, free: &mut Range<usize>) -> Result<(), String> {
     let is_lost = |row: &TargetConfig| {
@@ -61,19 +64,27 @@ fn fill_seats(pool: &Pool, pool_world: &PoolWorld, free: &mut Range<usize>) -> R
         let taken = pool.take_seat(&row.location, row.host.as_deref().unwrap_or("host"));
         taken.map_err(|error| format!("a node does not come back to its seat: {error}"))?;
     }
-    let settled = commanded(pool, pool_world, || {
-        recreate_lost(pool, Duration::ZERO)?;
-        let lost: BTreeSet<u32> = pool_world.rows().iter().filter_map(is_lost).collect();
-        vacate(pool, &lost)
-    });
-    settled.map_err(|error| format!("the lost hosts are not given up: {error}"))?;
-    while pool_world.rows().iter().any(TargetConfig::is_vacant) {
+    let give_up = || {
+        commanded(pool, pool_world, || {
+            recreate_lost(pool, LOCK_WAIT)?;
+            let lost: BTreeSet<u32> = pool_world.rows().iter().filter_map(is_lost).collect();
+            vacate(pool, &lost)
+        })
+    };
+    let is_vacant = || pool_world.rows().iter().any(TargetConfig::is_vacant);
+    loop {
+        match give_up() {
+            // The losses can be recorded once others have taken seats.
+            Err(error) if error.kind() == ErrorKind::Retry && is_vacant() => {}
+            Err(error) => return Err(format!("the lost hosts are not given up: {error}")),
+            Ok(_) if !is_vacant() => return Ok(()),
+            Ok(_) => {}
+        }
         let new = free.next().ok_or("there is no free disk left for a vacant seat")?;
         let taken = pool.take_seat(&seat(new), &format!("host {new}"));
         taken.map_err(|error| format!("a vacant seat is not taken: {error}"))?;
         pool_world.dice.came_about("take a vacant seat");
     }
-    Ok(())
 }
 
 /// Repairs, which must empty the leaving fast targets: also of packs that no checkpoint names, as
