@@ -248,7 +248,7 @@ impl Shared {
         // A host was given up by a process that did not finish that. If others are at
         // work, the next look tries again.
         if seats.iter().any(|seat| seat.is_unsettled) {
-            recreate_lost(&self.pool, Duration::ZERO)?;
+            recreate_lost(&self.pool, self.give_up / SIGNS)?;
         }
         // A host that is away may come back with all that it has.
         match first == own && own.is_some() && !seats.iter().any(is_away) {

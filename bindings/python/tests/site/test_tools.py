@@ -51,17 +51,18 @@ def test_the_job_of_kubernetes_is_one(tools: Path, tmp_path: Path) -> None:
         assert (done.returncode != 0) == (code != 0), done.stdout + done.stderr
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["outlive-heat.service", "outlive-node.service"])
+def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("this machine has no systemd-analyze")
-    text = (EXAMPLES / "outlive-heat.service").read_text("utf-8")
+    text = (EXAMPLES / name).read_text("utf-8")
     command = shutil.which("outlive")
     assert command
-    unit = tmp_path / "outlive-heat.service"
+    unit = tmp_path / name
     unit.write_text(re.sub("/usr/local/bin/outlive", command, text))
     words = ["systemd-analyze", "verify", str(unit)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    unit.write_text(unit.read_text().replace("KillMode=", "KilMode="))
+    unit.write_text(unit.read_text().replace("[Install]", "KilMode=mixed\n[Install]"))
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "KilMode" in done.stderr

@@ -156,6 +156,80 @@ fn a_pool_of_three_nodes_goes_on_without_one_of_them() {
     check_files(&pool, "tree", &files, &dir.path().join("back"));
 }
 
+/// The directory of a node is put back to an older state, so the node lacks shards that it had.
+#[test]
+fn a_node_that_was_put_back_from_a_backup_lacks_what_a_repair_brings() {
+    let dir = TempDir::new().unwrap();
+    let mut nodes: Vec<Node> =
+        (0..2).map(|number| Node::start(dir.path().join(format!("node{number}")))).collect();
+    let (pool, files) = (text(&dir.path().join("pool")).to_owned(), dir.path().join("files"));
+    let (first, second) = (nodes[0].url("t"), nodes[1].url("t"));
+    done(&["pool", "init", &pool, "--target", &first, "--target", &second, "--mirror", "2"]);
+    let copy = |from: &Path, to: &Path| {
+        let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status();
+        assert!(copied.unwrap().success());
+    };
+    write_files(&files, 1);
+    done(&["put", &pool, "tree", text(&files)]);
+    nodes[0].kill();
+    let backup = dir.path().join("backup");
+    copy(&nodes[0].dir, &backup);
+    nodes[0].start_again();
+    write_files(&files, 2);
+    done(&["put", &pool, "tree", text(&files)]);
+    nodes[0].kill();
+    fs::remove_dir_all(&nodes[0].dir).unwrap();
+    copy(&backup, &nodes[0].dir);
+    nodes[0].start_again();
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+    nodes[1].kill();
+    let alone = outlive(&["get", &pool, "tree", "--to", text(&dir.path().join("none"))]);
+    assert_ne!(alone.code, 0, "{alone:?}");
+    nodes[1].start_again();
+    done(&["pool", "repair", &pool]);
+    done(&["verify", &pool]);
+    nodes[1].kill();
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+}
+
+/// Nodes see ciphertext only: neither the content nor the names of files.
+#[test]
+fn a_node_sees_nothing_of_an_encrypted_pool() {
+    let dir = TempDir::new().unwrap();
+    let (node, files) = (Node::start(dir.path().join("data")), dir.path().join("files"));
+    let key = dir.path().join("key");
+    done(&["key", "new", text(&key)]);
+    fs::create_dir_all(&files).unwrap();
+    let secrets = ["name-of-a-file", "words of its content"];
+    fs::write(files.join(secrets[0]), secrets[1]).unwrap();
+    let sees = |what: &str| {
+        let found =
+            std::process::Command::new("grep").args(["-raqF", what]).arg(&node.dir).status();
+        found.unwrap().success()
+    };
+    for is_encrypted in [true, false] {
+        let pool = node.url(if is_encrypted { "encrypted" } else { "plain" });
+        let with_key = |words: &[&str]| {
+            let mut command = command(words);
+            if is_encrypted {
+                command.env("OUTLIVE_KEY_FILE", &key);
+            }
+            let run = command.output().unwrap();
+            assert!(run.status.success(), "{words:?}: {run:?}");
+        };
+        let mut init = vec!["pool", "init", &pool];
+        init.extend(is_encrypted.then_some("--encrypt"));
+        with_key(&init);
+        with_key(&["put", &pool, "tree", text(&files)]);
+        let back = dir.path().join(if is_encrypted { "back" } else { "plain" });
+        with_key(&["get", &pool, "tree", "--to", text(&back)]);
+        assert_eq!(fs::read(back.join(secrets[0])).unwrap(), secrets[1].as_bytes());
+        for secret in secrets {
+            assert_eq!(sees(secret), !is_encrypted, "{secret}");
+        }
+    }
+}
+
 #[test]
 fn a_log_on_three_nodes_keeps_a_majority() {
     let dir = TempDir::new().unwrap();
