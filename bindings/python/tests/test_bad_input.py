@@ -306,7 +306,7 @@ def test_locations_that_are_no_pool_are_refused(tmp_path: Path) -> None:
     with pytest.raises(outlive.InvalidError, match="not a pool"):
         outlive.open(tmp_path / "new", create=False)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(outlive.InvalidError, match="not in this build"):
+    with pytest.raises(outlive.InvalidError, match="this build has no scheme"):
         outlive.open("gs://bucket/prefix")
     for place in ["", "a\0b"]:
         with pytest.raises(ValueError, match=r"empty|NUL|nul"):

@@ -241,7 +241,8 @@ fn held_text(pool: &Pool, report: &GcReport) -> String {
     if *is_read {
         let them = if *held == 1 { "it" } else { "them" };
         return format!(
-            "{kept} a lazy restore has filled its memory; run gc after that to delete {them}\n"
+            "{kept} a lazy restore has filled its memory, or a storage node that started a moment ago knows \
+             its clients; run gc after that to delete {them}\n"
         );
     }
     let words: Vec<&str> = held_by.keys().flat_map(|job| ["--fence", job.as_str()]).collect();

@@ -124,9 +124,9 @@ impl Encryption {
         match wrapping.open(wrapped.nonce, &context, &wrapped.tag, key.get_mut()) {
             true => Encryption::of(key),
             false => Err(Error::invalid(format!(
-                "{with:?} is not the key of this pool: give the pool's own key, without which its data is \
-                 lost. If the key was changed, [encryption] may be an old one: packs/.key.toml of a \
-                 target has the present one"
+                "{with} is not the key of this pool: give the pool's own key, without which its data is \
+                 lost. If the key was changed, [encryption] may be an old one: the packs/.key.toml \
+                 of the targets with the highest number has the present one"
             ))),
         }
     }

@@ -153,6 +153,12 @@ fn hex(key: &[u8; KEY_BYTES]) -> [u8; 2 * KEY_BYTES + 1] {
     text
 }
 
+impl fmt::Display for PoolKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the key of {}", self.source)
+    }
+}
+
 impl fmt::Debug for PoolKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PoolKey of {}", self.source)

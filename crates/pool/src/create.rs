@@ -207,12 +207,18 @@ fn open_if(
         readable => readable,
     };
     if readable?.is_some() && !pool.wants_recreate().unwrap_or(false) {
+        let instead = match pool.seats().is_ok_and(|seats| !seats.is_empty()) {
+            true => "start `outlive node local` on more hosts".to_owned(),
+            false => format!(
+                "put a new target in its place with: {}",
+                pool.command("pool replace", &["ID", "NEW_PLACE"])
+            ),
+        };
         pool.warn(format!(
             "more than {} of {} targets are away: nothing can be saved, and only what is on the others can be read; \
-             bring back what is away, or put a new target in its place with: {}",
+             bring back what is away, or {instead}",
             pool.targets().survives(),
             pool.targets().of_tier(Tier::Fast).filter(|(_, member)| !member.is_lost()).count(),
-            pool.command("pool replace", &["ID", "NEW_PLACE"])
         ));
     }
     if moved {

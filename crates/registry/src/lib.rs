@@ -68,17 +68,23 @@ pub fn parse(text: &str) -> Result<Location> {
         None => DirectoryLocation::parse(text).map(Location::new),
         Some((name, rest)) => match find(name) {
             Some(scheme) => (scheme.parse)(rest),
-            None => Err(Error::invalid(unknown(name))),
+            None => Err(Error::invalid(unknown(name, "file:PATH"))),
         },
     }
 }
 
 /// Reads a path that may be a location with a known scheme, `SCHEME://…`, in which a path type has
-/// turned two slashes into one. Any other text is a path.
+/// turned two slashes into one. Any other text is a path, unless it is `SCHEME://…`.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn parse_path(path: &Path) -> Result<Location> {
+    if let Some((name, rest)) = path.to_str().and_then(split)
+        && rest.starts_with("//")
+        && find(name).is_none()
+    {
+        return Err(Error::invalid(unknown(name, &format!("./{name}:PATH"))));
+    }
     let url = path.to_str().and_then(split).filter(|(name, rest)| {
         rest.starts_with('/')
             && find(name).is_some_and(|scheme| scheme.name != outlive_dir::FILE.name)
@@ -97,10 +103,10 @@ fn split(text: &str) -> Option<(&str, &str)> {
     is_scheme.then_some((name, rest))
 }
 
-fn unknown(name: &str) -> String {
+fn unknown(name: &str, as_path: &str) -> String {
     let known: Vec<&str> = all().map(|scheme| scheme.help).collect();
     format!(
-        "this build has no scheme {name:?}; it takes {}. Write \"file:PATH\" if {name:?} is part of a \
+        "this build has no scheme {name:?}; it takes {}. Write {as_path:?} if {name:?} is part of a \
          path",
         known.join(", or ")
     )
@@ -119,13 +125,17 @@ mod tests {
             ("etcd://node1/a", "etcd://node1/a"),
             ("./s3:/x", "./s3:/x"),
             ("file:/x", "file:/x"),
-            ("http://x", "http://x"),
+            ("http:/x", "http:/x"),
+            ("./http://x", "./http://x"),
             ("a:b", "a:b"),
             ("pool", "pool"),
         ] {
             assert_eq!(parse_path(Path::new(named)).unwrap().to_string(), is, "{named}");
         }
         assert!(parse_path(Path::new("s3://Wrong")).is_err());
+        let unknown = parse_path(Path::new("gs://bucket/prefix")).unwrap_err();
+        assert!(unknown.message().contains("this build has no scheme \"gs\""), "{unknown}");
+        assert!(unknown.message().contains("\"./gs:PATH\""), "{unknown}");
     }
 
     #[test]

@@ -34,9 +34,10 @@ def open(
     """Opens a pool, the storage of checkpoints.
 
     Args:
-        location: A directory, the `pool.toml` in it, or a prefix in a bucket of S3 or its like,
-            such as "s3://bucket/prefix". See docs/pool.md for the server and the keys. A
-            location that is empty or does not exist becomes a pool.
+        location: A directory, the `pool.toml` in it, a prefix in a bucket of S3 or its like,
+            such as "s3://bucket/prefix", or one on a storage node, such as "node://host/prefix".
+            See docs/pool.md for the servers and the keys. A location that is empty or does not
+            exist becomes a pool.
         create: Whether to create a pool if the location is not one yet. If False, that is an error.
         progress: Function that is called as ``progress(what, done_bytes, total_bytes)``, with
             "save" or "restore". It runs in a thread of the program, during a call to any job of the
@@ -64,12 +65,6 @@ def open(
         place = os.fsdecode(place)
     if not place:
         raise InvalidError("the location of a pool must not be empty: name a directory")
-    scheme, colon, _ = place.partition("://")
-    if colon and scheme.isalnum() and scheme != "s3":
-        raise InvalidError(
-            f"{place!r}: pools at {scheme}:// are not in this build; name a directory, or a place "
-            "in a bucket, such as s3://bucket/prefix"
-        )
     core = _core.Pool(
         place,
         create=create,
