@@ -25,4 +25,4 @@ def test_a_pool_lives_on_a_node(tmp_path: Path) -> None:
                 assert (job.restore()["values"] == values).all()
         finally:
             node.terminate()
-    assert not (tmp_path / "node:").exists()
+    assert list(data.rglob("pool.toml")), "the node has the pool"

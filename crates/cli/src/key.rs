@@ -4,7 +4,7 @@ use crate::args::{KeyChangeArgs, KeyCommand, KeyNewArgs};
 use crate::output::{Answer, Reporter, shown};
 use crate::{exit_code, pool};
 use outlive_pool::PoolKey;
-use outlive_types::Result;
+use outlive_types::{Error, ErrorKind, Result};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -28,10 +28,22 @@ fn new(args: &KeyNewArgs) -> Result<Answer> {
 }
 
 fn change(args: &KeyChangeArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, reporter)?;
-    let old = pool.change_key(&PoolKey::from_file(&args.file)?)?;
-    reporter.finish();
     let (path, file) = (args.pool.display().to_string(), args.file.display().to_string());
+    let key = PoolKey::from_file(&args.file)?;
+    let pool = pool::open(&args.pool, reporter).map_err(|error| match error.kind() {
+        // An earlier command may have been killed behind the change.
+        ErrorKind::Invalid if error.message().contains("is not the key of this pool") => {
+            Error::invalid(format!(
+                "{}. If an earlier `outlive key change` took effect, the key is that of {} by now: name it \
+                 in OUTLIVE_KEY_FILE, and give the command again",
+                error.message(),
+                shown(&file)
+            ))
+        }
+        _ => error,
+    })?;
+    let old = pool.change_key(&key)?;
+    reporter.finish();
     let mut text = format!(
         "The pool {} has the key of {} now. Copies of pool.toml on other hosts need the new \
          [encryption]; with the former table, the former key still opens it.\n",

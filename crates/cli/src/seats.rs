@@ -245,8 +245,8 @@ impl Shared {
             *self.state.lock() = self.see(&seats);
         }
         vacated?;
-        // A host was given up by a process that did not finish that. If others are at
-        // work, the next look tries again.
+        // A host was given up by a process that did not finish that. If others are at work, the
+        // next look tries again.
         if seats.iter().any(|seat| seat.is_unsettled) {
             recreate_lost(&self.pool, self.give_up / SIGNS)?;
         }

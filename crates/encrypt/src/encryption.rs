@@ -125,8 +125,8 @@ impl Encryption {
             true => Encryption::of(key),
             false => Err(Error::invalid(format!(
                 "{with} is not the key of this pool: give the pool's own key, without which its data is \
-                 lost. If the key was changed, [encryption] may be an old one: the packs/.key.toml \
-                 of the targets with the highest number has the present one"
+                 lost. If the key was changed, [encryption] may be an old one: of all packs/.key.toml \
+                 of the targets, the one with the highest number is the present one"
             ))),
         }
     }

@@ -257,6 +257,7 @@ impl Service {
         let is = |is: bool| LockReply { is, session_s, ..LockReply::default() };
         let of = |knows: Knows| LockReply {
             is_unknown: knows == Knows::NotYet,
+            known_in_s: self.sessions.known_in_s(now),
             ..is(knows == Knows::Yes)
         };
         Ok(match work {

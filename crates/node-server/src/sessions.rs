@@ -54,6 +54,12 @@ impl Sessions {
         u32::try_from(self.life.as_secs()).unwrap_or(u32::MAX)
     }
 
+    /// Returns the seconds until the node knows the locks of an earlier run, rounded up; 0 if it does.
+    pub(crate) fn known_in_s(&self, now: Instant) -> u32 {
+        let left = self.knows_from.saturating_duration_since(now);
+        u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
+    }
+
     /// Notes a sign of life; a session begins with its first one.
     pub(crate) fn see(&self, session: Session, now: Instant) {
         let mut all = self.all.lock();
@@ -269,6 +275,8 @@ mod tests {
         sessions.see(B, soon);
         let take = |number, now| sessions.take(B, "p", LockKind::Collecting, number, now);
         assert_eq!(take(0, soon), Knows::NotYet);
+        let waits = [now, soon, now + LIFE - Duration::from_millis(1), now + LIFE, now + 2 * LIFE];
+        assert_eq!(waits.map(|at| sessions.known_in_s(at)), [100, 50, 1, 0, 0]);
         assert_eq!(sessions.take(B, "p", LockKind::Reading, 1, soon), Knows::Yes);
         // Its holder renews it.
         sessions.renew(A, &renewal(&[(4, LockKind::Collecting)], 5), soon).unwrap();

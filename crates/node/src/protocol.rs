@@ -468,6 +468,9 @@ pub struct LockReply {
     /// Seconds after which a session ends that its client does not renew.
     #[prost(uint32, tag = "4")]
     pub session_s: u32,
+    /// Seconds until the node knows, if it does not yet.
+    #[prost(uint32, tag = "5")]
+    pub known_in_s: u32,
 }
 
 /// A request about a small file.

@@ -123,9 +123,10 @@ fn has_lost_lock(error: &Error) -> bool {
     error.message().contains("the lock has ended, and others may have taken it")
 }
 
-/// Whether two programs moved the same shard at once.
+/// Whether two programs moved the same shard, or collected, at once.
 fn has_collided(error: &Error) -> bool {
-    error.message().contains("another process has made it meanwhile")
+    let told = ["another process has made it meanwhile", "which goes on instead of this one"];
+    told.iter().any(|told| error.message().contains(told))
 }
 
 fn has_left(error: &Error) -> bool {

@@ -59,6 +59,8 @@ pub struct Chance {
     active: AtomicBool,
     /// Whether an operation has failed.
     failed: AtomicBool,
+    /// Whether an operator has begun to take a target out of the table.
+    leaving: AtomicBool,
     /// The programs whose lock of collectors has ended before they gave it back.
     unlocked: Mutex<BTreeSet<usize>>,
     /// Whether a program was killed, or lost its power.
@@ -79,13 +81,14 @@ impl Chance {
     ) -> Arc<Chance> {
         let rng = SeededRng::new(seed ^ 0x1AC4);
         let (active, failed, killed, achieved, now_ns) = Default::default();
-        let unlocked = Mutex::default();
+        let (leaving, unlocked) = Default::default();
         Arc::new(Chance {
             rng,
             chances,
             lie,
             active,
             failed,
+            leaving,
             unlocked,
             killed,
             achieved,
@@ -112,6 +115,16 @@ impl Chance {
     /// Notes that an operation fails.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that an operator begins to take a target out of the table.
+    pub(crate) fn target_leaves(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a target may have left the table.
+    pub fn may_have_left(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Notes that the lock of a program ends.

@@ -97,8 +97,8 @@ impl Actor {
             }
             Completed::There if helper.oracle.last_epoch(name) >= epoch => Ok(()),
             Completed::Fenced if helper.oracle.is_fenced(number, name) => Ok(()),
-            // A session of the earlier attempt may be there. A worker returns that attempt's error.
-            Completed::Fenced if has_failed => Ok(()),
+            // The session of the earlier attempt is there. A worker returns that attempt's error.
+            Completed::Fenced if has_failed && helper.oracle.holder(name) == Some(number) => Ok(()),
             _ if helper.may_be_damaged() => Ok(()),
             other => Err(helper.violate(format!(
                 "epoch {epoch} of {name} was saved, and the helper said {other:?}"

@@ -70,6 +70,11 @@ impl Actor {
                     program.process.kill_after(1 + self.rng.below(STEPS_MAX));
                 }
                 self.dice.turns().remark(|| format!("the operator's command: {command:?}"));
+                if let Command::Remove { .. } | Command::Replace { .. } | Command::Vacate(_) =
+                    command
+                {
+                    self.dice.target_leaves();
+                }
                 let done = program.obey(&command, is_alone);
                 if !program.process.is_killed() {
                     if matches!(done, Ok(Obeyed::Done)) {

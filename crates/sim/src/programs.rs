@@ -334,7 +334,7 @@ impl Actor {
         let is_blocked =
             report.blocked.as_ref().is_some_and(|why| self.busy().contains(&why.kind()));
         // An operator may have replaced a target while the scrub read from it.
-        let is_replaced = self.pool_world.space.operated
+        let is_replaced = self.dice.may_have_left()
             && report.degraded.iter().all(|(_, fault)| fault.error.is_away())
             && ScrubReport { degraded: Vec::new(), ..report.clone() }.is_whole();
         let is_left = is_blocked || is_replaced || self.oracle.has_bruises();

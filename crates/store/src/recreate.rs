@@ -7,7 +7,7 @@ use crate::trim::Uses;
 use outlive_format::{Body, Sweep};
 use outlive_io::Pace;
 use outlive_pool::{Pool, Recreated};
-use outlive_types::{Epoch, Error, JobName, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -67,6 +67,11 @@ fn settle(pool: &Pool, anew: Recreated) -> Result<LostCheckpoints> {
         pool.warn(made.clone());
     }
     let lost = record(&anew).map_err(|error| {
+        // A later collector fences this one, and not the job of the program that waits.
+        let error = match error.kind() {
+            ErrorKind::Fenced => Error::retry(error.message()),
+            _ => error,
+        };
         error.context("a target was given up, and it cannot be recorded yet what was lost with it")
     })?;
     tell(pool, &lost)?;

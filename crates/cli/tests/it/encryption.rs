@@ -261,6 +261,10 @@ fn a_key_changes_and_a_lost_descriptor_comes_back() {
     fs::rename(case.path("away"), case.path("t3")).unwrap();
     let refused = case.run(&["ls", text(&pool)]);
     assert!(refused.code == 2 && refused.err.contains("not the key of this pool"), "{refused:?}");
+    // The same command again, with the former key in the variable.
+    let again = case.run(&["key", "change", text(&pool), text(&new)]);
+    let told = format!("the key is that of {} by now", text(&new));
+    assert!(again.code == 2 && again.err.contains(&told), "{again:?}");
     fs::copy(&new, &old).unwrap();
     case.done(&["key", "change", text(&pool), text(&new)]);
     case.put();

@@ -455,6 +455,8 @@ fn a_host_comes_back_to_its_seat_while_losses_with_another_one_are_not_recorded(
     let (of_b, of_c) = (seat(&b).parse().unwrap(), seat(&c));
     b.kill();
     c.kill();
+    let away = outlive(&["ls", &world.pool, "tree"]);
+    assert!(away.err.contains("or start `outlive node local` on more hosts"), "{away:?}");
     let pool = outlive_pool::open_degraded(world.pool.as_ref(), Environment::system()).unwrap();
     drop(pool.vacate(&BTreeSet::from([of_b])).unwrap().expect("b has a seat"));
     let c = world.host("c");

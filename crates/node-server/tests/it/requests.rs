@@ -4,9 +4,9 @@
 use outlive_backend::Location;
 use outlive_dir::DirectoryLocation;
 use outlive_node::protocol::{
-    AbandonRequest, BeginRequest, FileRequest, FinishRequest, HelloRequest, ListPart, ListRequest,
-    LockRequest, Range, ReadPart, ReadRequest, RecordRequest, RenewRequest, Shard, ShardRequest,
-    VERSION, WritePart,
+    AbandonRequest, BeginRequest, FileRequest, FinishRequest, HeldLock, HelloRequest, ListPart,
+    ListRequest, LockRequest, Range, ReadPart, ReadRequest, RecordRequest, RenewRequest, Shard,
+    ShardRequest, VERSION, WritePart,
 };
 use outlive_node_server::in_process::{InProcessNode, Reply, framed};
 use prost::Message;
@@ -183,7 +183,14 @@ impl Model {
             2 => {
                 let complete_below = u64::from(choices.byte());
                 let session = choices.number().into();
-                send(node, "Renew", &RenewRequest { session, held: Vec::new(), complete_below });
+                let count = choices.byte() % 4;
+                let held = (0..count).map(|_| HeldLock {
+                    prefix: choices.of(&PREFIXES).to_owned(),
+                    kind: choices.enumeration(3),
+                    number: u64::from(choices.byte() % 4),
+                });
+                let held = held.collect();
+                send(node, "Renew", &RenewRequest { session, held, complete_below });
             }
             3..=5 => self.begin(node, choices),
             6..=10 => self.write(node, choices),

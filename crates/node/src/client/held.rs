@@ -3,8 +3,8 @@
 //! The node keeps a lock for the life of a session behind the last request of its client. A node that
 //! starts again gives no lock of collectors to another session before that time is over. The client
 //! counts from the moment before it sent the last request that was answered, and less time. So its
-//! lock ends for it before the node may give it to another one: leases as by Gray and Cheriton (SOSP
-//! 1989).
+//! lock ends for it before the node may give it to another one, as the leases of Gray and Cheriton
+//! (SOSP 1989) do.
 
 use crate::protocol::{HeldLock, LockKind, RenewReply, RenewRequest};
 use bytes::Bytes;
@@ -50,8 +50,8 @@ impl HeldLocks {
         number
     }
 
-    /// Notes that the node has given a lock. The request was first sent at `sent`, in seconds of one
-    /// clock, and a session lives for `life`.
+    /// Notes that the node has given a lock. The request was first sent at `sent`, by a clock that also
+    /// counts while the machine sleeps. A session lives for `life`.
     pub fn taken(&mut self, number: u64, sent: Duration, life: Duration) {
         if let Some(held) = self.locks.get_mut(&number) {
             held.kept = Kept::Until(counted(sent, life));

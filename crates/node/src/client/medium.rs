@@ -101,13 +101,13 @@ impl NodeMedium {
         };
         let sent = since_boot();
         let reply = self.lock(LockDo::Take, kind, number, "")?;
+        let url = self.node.describe().to_owned();
         if reply.is_unknown {
-            let url = self.node.describe().to_owned();
             let unknown = LockGuard::ending((), move || {
                 Err(Error::retry(format!(
                     "{url} started a moment ago, and does not know yet whether another command moves \
                      shards: try again in {} s",
-                    reply.session_s
+                    reply.known_in_s
                 )))
             });
             return Ok((Some(unknown), reply));
@@ -117,7 +117,10 @@ impl NodeMedium {
         }
         let life = Duration::from_secs(reply.session_s.into());
         connection.held.lock().taken(number, sent, life);
-        let check = move || connection.held.lock().check(number, since_boot());
+        let check = move || {
+            let checked = connection.held.lock().check(number, since_boot());
+            checked.map_err(|error| error.context(url.as_str()))
+        };
         Ok((Some(LockGuard::ending(guard, check)), reply))
     }
 }
