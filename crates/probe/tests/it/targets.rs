@@ -7,7 +7,7 @@ use outlive_backend::{
 use outlive_block::BLOCK;
 use outlive_dir::{DirectoryOptions, DirectoryTarget};
 use outlive_probe::{Measurement, Options, knee, measure};
-use outlive_types::{NoObserver, PackId, SessionId};
+use outlive_types::{ErrorKind, NoObserver, PackId, SessionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,14 +113,27 @@ fn a_throttle_shows_in_the_figures() {
     assert_empty(&target);
 }
 
+/// A machine that is too busy for any sample says so. Then all times are doubled, those of the target
+/// and of the probe alike, so that the pauses of the machine weigh half as much.
 #[test]
 fn a_budget_that_is_too_short_cuts_samples_and_leaves_nothing() {
-    let throttle = Throttle { bytes_per_s: Some(20_000_000), latency: Duration::from_millis(1) };
-    let target = ThrottledTarget::new(Arc::new(MemoryTarget::with_capacity(1 << 30)), throttle);
-    let options = Options { budget: Duration::from_millis(500), ..small() };
-    let found = probed(&target, &options);
-    assert!(found.is_cut && !found.write_sizes.is_empty(), "{found:?}");
-    assert_empty(&target);
+    for doubled in 0..8 {
+        let throttle = Throttle {
+            bytes_per_s: Some(20_000_000 >> doubled),
+            latency: Duration::from_millis(1 << doubled),
+        };
+        let target = ThrottledTarget::new(Arc::new(MemoryTarget::with_capacity(1 << 30)), throttle);
+        let options = Options { budget: Duration::from_millis(500 << doubled), ..small() };
+        let found = measure(&target, &options, &|| false, &|_| {});
+        assert_empty(&target);
+        match found {
+            Ok(found) => {
+                return assert!(found.is_cut && !found.write_sizes.is_empty(), "{found:?}");
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
+        }
+    }
+    panic!("a probe of 64 s measured nothing");
 }
 
 /// The device is laid out as a pool does it.
