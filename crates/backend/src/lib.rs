@@ -18,7 +18,7 @@ mod wrapped;
 pub mod writes;
 
 pub use fault::{CutMode, DiskCopy, FaultProcess, FaultWorld};
-pub use location::{BackendLocation, Location, Scheme, SmallFiles, TargetOptions};
+pub use location::{BackendLocation, Location, Scheme, ServedAlone, SmallFiles, TargetOptions};
 pub use memory::MemoryTarget;
 pub use retry::{RetryMedium, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledMedium, ThrottledTarget};

@@ -4,6 +4,7 @@
 use crate::{Target, TargetWatch};
 use outlive_log::LogMedium;
 use outlive_types::{Error, Observer, Result};
+use std::any::Any;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,6 +99,15 @@ pub trait BackendLocation: fmt::Debug + fmt::Display + Send + Sync {
     /// Returns the advice for a location in which nothing is found.
     fn advice(&self) -> &'static str;
 
+    /// Takes it for one server, which alone hands it on to others, until the guard is dropped or the
+    /// process ends; `None` if another server has it.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not there, or not on this machine; errors of the system.
+    fn serve_alone(&self) -> Result<Option<ServedAlone>> {
+        Err(Error::invalid("it is not on this machine: a node serves directories and devices"))
+    }
+
     /// Opens it as a target.
     ///
     /// # Errors
@@ -116,6 +126,9 @@ pub trait BackendLocation: fmt::Debug + fmt::Display + Send + Sync {
     /// `Invalid` if it cannot be used.
     fn open_files(&self) -> Result<Arc<dyn SmallFiles>>;
 }
+
+/// Keeps other servers from a location until it is dropped.
+pub type ServedAlone = Box<dyn Any + Send + Sync>;
 
 /// How to open a target.
 #[derive(Clone)]

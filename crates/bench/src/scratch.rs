@@ -5,7 +5,9 @@ use outlive_cli::output::complain;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Once;
 
 /// Directories that an interruption must remove.
@@ -84,15 +86,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs on a thread of its own, while the bench still writes.
+/// Runs on a thread of its own, while the bench still writes. So the program becomes one that only
+/// removes: no thread is left that could make a directory again.
 fn interrupted() {
-    const TRIES: usize = 20;
+    const REMOVE: &str =
+        r#"trap "" INT; rm -rf -- "$@" || echo "warning: not all of it was removed" >&2"#;
     let in_use = IN_USE.lock();
-    for path in in_use.iter() {
-        // A file that appears meanwhile makes one try fail.
-        if !(0..TRIES).any(|_| fs::remove_dir_all(path).is_ok() || !path.exists()) {
-            complain(&format!("warning: {} could not be removed", path.display()));
-        }
-    }
+    let script = format!("{REMOVE}; exit {EXIT_INTERRUPTED}");
+    let failed = Command::new("/bin/sh").args(["-c", &script, "sh"]).args(&*in_use).exec();
+    complain(&format!("warning: without a shell ({failed}) these are not removed: {in_use:?}"));
     std::process::exit(EXIT_INTERRUPTED);
 }

@@ -4,10 +4,12 @@ use crate::device::BlockDevice;
 use crate::files::BlockFiles;
 use crate::init::lay_out;
 use crate::layout::Layout;
+use crate::locks::{Lock, Locks};
 use crate::space::Space;
 use crate::target::{BlockTarget, open_space};
 use outlive_backend::{
-    BackendLocation, Location, RetryPolicy, RetryTarget, Scheme, SmallFiles, Target, TargetOptions,
+    BackendLocation, Location, RetryPolicy, RetryTarget, Scheme, ServedAlone, SmallFiles, Target,
+    TargetOptions,
 };
 use outlive_io::DEPTH_DEFAULT;
 use outlive_log::LogMedium;
@@ -86,6 +88,10 @@ impl BackendLocation for BlockLocation {
 
     fn advice(&self) -> &'static str {
         "attach the device; if its name has changed, give it the old one, such as by /dev/disk/by-id"
+    }
+
+    fn serve_alone(&self) -> Result<Option<ServedAlone>> {
+        Locks::new(&self.path, true).attempt(Lock::Server)
     }
 
     fn open_target(&self, how: &TargetOptions) -> Result<Arc<dyn Target>> {

@@ -25,6 +25,8 @@ pub(crate) enum Lock {
     Slots { alone: bool },
     /// The lock of a slot's writer.
     Writer(u32),
+    /// The lock of a storage node that serves the device.
+    Server,
 }
 
 impl Lock {
@@ -32,6 +34,8 @@ impl Lock {
         match self {
             Lock::Slots { .. } => 0,
             Lock::Writer(slot) => 1 + i64::from(slot),
+            // Behind all of the others.
+            Lock::Server => 2 + i64::from(u32::MAX),
         }
     }
 

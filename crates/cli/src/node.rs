@@ -7,7 +7,7 @@ use crate::output::{Answer, Reporter, shown};
 use crate::{print, print_json, stdout_error};
 use outlive_backend::Location;
 use outlive_node_server::NodeServer;
-use outlive_types::{Error, Result};
+use outlive_types::Result;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -24,11 +24,6 @@ fn serve(args: &NodeServeArgs, json: bool) -> Result<Answer> {
     let data: Result<Vec<Location>> =
         args.data.iter().map(|text| Ok(outlive_registry::parse(text)?.absolute())).collect();
     let data = data?;
-    if let Some(remote) = data.iter().find(|location| location.is_remote()) {
-        return Err(Error::invalid(format!(
-            "{remote} is not on this machine: a node serves directories and devices of its own machine"
-        )));
-    }
     let options = node_options(data, args.listen, &args.how)?;
     let scheme = if options.tls.is_some() { "nodes" } else { "node" };
     let server = NodeServer::start(options)?;

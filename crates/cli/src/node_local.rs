@@ -41,7 +41,8 @@ pub fn local(args: NodeLocalArgs, json: bool, reporter: &Arc<Reporter>) -> Resul
     let how = node_options(vec![dir], args.listen, &args.how)?;
     // Standard error is the command's.
     let logs_events = args.command.is_empty() || reporter.is_verbose();
-    let server = NodeServer::start(NodeOptions { logs_events, ..how })?;
+    let log = how.log.clone().filter(|_| logs_events);
+    let server = NodeServer::start(NodeOptions { log, ..how })?;
     let url = own_url(&args, &server);
     // Standard output is the command's, if there is one, or has the JSON.
     let prints = args.command.is_empty() && !json;

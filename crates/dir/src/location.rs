@@ -4,12 +4,16 @@ use crate::files::DirectoryFiles;
 use crate::medium::DirectoryMedium;
 use crate::target::{DirectoryOptions, DirectoryTarget};
 use outlive_backend::{
-    BackendLocation, Location, RetryPolicy, RetryTarget, Scheme, SmallFiles, Target, TargetOptions,
-    Work,
+    BackendLocation, Location, RetryPolicy, RetryTarget, Scheme, ServedAlone, SmallFiles, Target,
+    TargetOptions, Work,
 };
+use outlive_io::OwnFile;
 use outlive_log::LogMedium;
 use outlive_types::{Error, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fmt;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +25,8 @@ pub const FILE: Scheme = Scheme {
     parse: |rest| parse_url(rest).map(Location::new),
 };
 
+/// File that a storage node has locked as long as it serves a directory.
+const SERVED_FILE: &str = ".node.lock";
 /// Threads that write and read in each of several directories. Two of them have as many as a single
 /// one.
 const THREADS_OF_SEVERAL: usize = 4;
@@ -107,6 +113,20 @@ impl BackendLocation for DirectoryLocation {
 
     fn advice(&self) -> &'static str {
         "if it lies on a file system of its own, mount that"
+    }
+
+    fn serve_alone(&self) -> Result<Option<ServedAlone>> {
+        if !self.0.is_dir() {
+            return Err(Error::invalid("it is no directory: make it, or mount its disk"));
+        }
+        let path = self.0.join(SERVED_FILE);
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(|error| Error::io_named("opening", &path, &error))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Box::new(OwnFile::new(file)))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(Error::io_named("locking", &path, &errno.into())),
+        }
     }
 
     fn open_target(&self, how: &TargetOptions) -> Result<Arc<dyn Target>> {

@@ -1,10 +1,10 @@
-//! Waits for work of other threads.
+//! Waits for work of other threads, and answers.
 
 use outlive_io::Ticket;
 use outlive_node::status_of;
 use outlive_types::{Error, Result};
 use tokio::sync::oneshot;
-use tonic::Status;
+use tonic::{Response, Status};
 
 /// Waits for a ticket's outcome.
 pub(crate) async fn outcome<T: Send + 'static>(ticket: Ticket<T>) -> Result<T> {
@@ -26,7 +26,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .unwrap_or_else(|_| Err(Error::bug("the work of a request panicked")))
 }
 
-/// Returns an error as gRPC carries it.
-pub(crate) fn refused(error: Error) -> Status {
-    status_of(&error)
+pub(crate) type Answer<T> = std::result::Result<Response<T>, Status>;
+
+/// Returns an outcome as gRPC carries it.
+pub(crate) fn answer<T>(outcome: Result<T>) -> Answer<T> {
+    outcome.map(Response::new).map_err(|error| status_of(&error))
 }

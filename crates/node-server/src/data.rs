@@ -2,21 +2,15 @@
 
 use crate::identity::identify;
 use crate::spread::SpreadTarget;
-use outlive_backend::{Location, SmallFiles, Target, TargetOptions, prefix};
-use outlive_io::OwnFile;
+use outlive_backend::{Location, ServedAlone, SmallFiles, Target, TargetOptions, prefix};
 use outlive_log::LogMedium;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, NoObserver, Result};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// File that a node has locked as long as it serves a directory.
-const LOCK_FILE: &str = ".node.lock";
 /// Most parts that stay open without a writer or a request.
 const OPEN_MAX: usize = 256;
 
@@ -28,8 +22,8 @@ pub(crate) struct Data {
     /// Longest life of a session of an earlier run; `None` if no node has served it before.
     pub earlier_session: Option<Duration>,
     parts: Mutex<BTreeMap<String, Arc<Part>>>,
-    /// One node serves a directory.
-    _locks: Vec<OwnFile>,
+    /// One node serves a location.
+    _locks: Vec<ServedAlone>,
 }
 
 /// The part of a pool that has one prefix. Each view is opened when it is first used.
@@ -55,8 +49,13 @@ impl Data {
                     "{root} and {other} are one location, or one is in the other: give each its own"
                 )));
             }
+            let alone = root.serve_alone().map_err(|error| error.context(root))?;
+            locks.push(alone.ok_or_else(|| {
+                Error::retry(format!(
+                    "another node serves {root}: stop it first, or give this one a location of its own"
+                ))
+            })?);
             root.check().map_err(|error| error.context(root))?;
-            locks.extend(lock(root)?);
         }
         let (id, earlier_session) = identify(&roots, session)?;
         Ok(Data { roots, id, earlier_session, parts: Mutex::default(), _locks: locks })
@@ -151,24 +150,6 @@ impl Part {
     /// Errors of the locations.
     pub(crate) fn make_folders(&self, names: &[&str]) -> Result<()> {
         self.roots.iter().try_for_each(|root| root.make_folders(names))
-    }
-}
-
-/// Locks a directory; other locations have no such lock.
-fn lock(root: &Location) -> Result<Option<OwnFile>> {
-    let Some(dir) = root.as_directory() else { return Ok(None) };
-    if !dir.is_dir() {
-        return Err(Error::invalid(format!("{root} is no directory: make it, or mount its disk")));
-    }
-    let path = dir.join(LOCK_FILE);
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| Error::io_named("opening", &path, &error))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(OwnFile::new(file))),
-        Err(Errno::WOULDBLOCK) => Err(Error::retry(format!(
-            "another node serves {root}: stop it first, or give this one a directory of its own"
-        ))),
-        Err(error) => Err(Error::io_named("locking", &path, &error.into())),
     }
 }
 

@@ -11,7 +11,12 @@ pub(crate) fn text(service: &Service) -> String {
     let size = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     let rows: [(&str, &str, &str, u64); 12] = [
         ("requests_total", "counter", "Requests of clients.", count(&service.requests)),
-        ("refused_total", "counter", "Requests that failed.", count(&service.refused)),
+        (
+            "refused_total",
+            "counter",
+            "Requests and connections that were refused, or failed.",
+            service.refusals.count(),
+        ),
         (
             "written_bytes_total",
             "counter",

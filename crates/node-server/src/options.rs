@@ -1,9 +1,12 @@
 //! The settings of a node.
 
+use crate::log::TakeLine;
 use outlive_backend::Location;
 use outlive_node::protocol::{SESSION_S, UNIT_BYTES};
 use outlive_types::{Error, Result};
+use std::io::Write;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings of a node.
@@ -22,8 +25,8 @@ pub struct NodeOptions {
     pub tls: Option<NodeTls>,
     /// Port on loopback that serves metrics.
     pub metrics_port: Option<u16>,
-    /// Whether it writes its events to standard error.
-    pub logs_events: bool,
+    /// Takes the lines of its log.
+    pub log: Option<TakeLine>,
 }
 
 /// Certificates of a node, as in PEM files.
@@ -55,9 +58,14 @@ impl NodeOptions {
             tokens: Vec::new(),
             tls: None,
             metrics_port: None,
-            logs_events: true,
+            log: Some(Arc::new(to_stderr)),
         }
     }
+}
+
+/// Writes a line of the log to standard error. Without a reader there is no log; the node goes on.
+fn to_stderr(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// Refuses settings that would let strangers in.

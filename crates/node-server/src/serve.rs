@@ -1,16 +1,19 @@
 //! Starts and ends a node.
 
+use crate::accept::Acceptor;
 use crate::admission::Admission;
 use crate::buffers::Buffers;
 use crate::data::Data;
 use crate::figures;
+use crate::guard::Guard;
 use crate::log::Log;
 use crate::options::NodeOptions;
+use crate::refusals::Refusals;
 use crate::service::Service;
 use crate::sessions::{Sessions, hex};
 use crate::stage::Stage;
 use crate::writers::Writers;
-use outlive_node::protocol::{MESSAGE_BYTES_MAX, TOKEN_HEADER};
+use outlive_node::protocol::MESSAGE_BYTES_MAX;
 use outlive_node::stubs::node_server::NodeServer as Stubs;
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::net::SocketAddr;
@@ -23,15 +26,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tonic::service::Interceptor;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
-use tonic::{Request, Status};
+use tonic::transport::Server;
 
 /// Pause between two signs of life of a connection, and the longest wait for the answer to one.
 const PING: Duration = Duration::from_secs(10);
-/// Longest wait for a client's part of a TLS handshake.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Requests of one connection at once.
 const STREAMS: u32 = 32;
 /// Bytes that a request may send ahead of the node's staging.
@@ -70,32 +68,6 @@ impl Stop {
     }
 }
 
-/// Lets in the clients that have a token.
-#[derive(Clone)]
-struct CheckToken(Arc<Vec<String>>);
-
-impl Interceptor for CheckToken {
-    fn call(&mut self, request: Request<()>) -> std::result::Result<Request<()>, Status> {
-        let given = request.metadata().get(TOKEN_HEADER).map(|value| value.as_bytes());
-        let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
-        let is_known = |given: &[u8]| {
-            // All of them, so that the time tells nothing.
-            self.0.iter().fold(false, |known, token| is_equal(token.as_bytes(), given) | known)
-        };
-        match (self.0.is_empty(), given) {
-            (true, _) => Ok(request),
-            (false, None) => Err(Status::unauthenticated("it needs a token")),
-            (false, Some(given)) if is_known(given) => Ok(request),
-            (false, Some(_)) => Err(Status::unauthenticated("it does not know the token")),
-        }
-    }
-}
-
-/// Compares in a time that depends only on the lengths.
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
-}
-
 impl Service {
     /// Returns the service of a node on this data.
     pub(crate) fn new(data: Data, session: Duration, staging_bytes: usize) -> Service {
@@ -119,7 +91,7 @@ impl Service {
             written_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             requests: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            refusals: Refusals::default(),
         }
     }
 }
@@ -162,38 +134,19 @@ impl NodeServer {
         let address = listener
             .local_addr()
             .map_err(|error| Error::retry(format!("the node has no address ({error})")))?;
-        let tls = options.tls.map(|tls| {
-            let config = ServerTlsConfig::new()
-                .identity(Identity::from_pem(tls.certificate, tls.key))
-                .timeout(HANDSHAKE_MAX);
-            match tls.clients {
-                Some(clients) => config.client_ca_root(Certificate::from_pem(clients)),
-                None => config,
-            }
-        });
+        let acceptor = Acceptor::new(listener, options.tls.as_ref(), &service)?;
         let mut server = Server::builder()
             .http2_keepalive_interval(Some(PING))
             .http2_keepalive_timeout(Some(PING))
             .max_concurrent_streams(STREAMS)
             .initial_connection_window_size(WINDOW_BYTES)
-            .initial_stream_window_size(REQUEST_WINDOW_BYTES)
-            .tcp_nodelay(true);
-        if let Some(tls) = tls {
-            server = server.tls_config(tls).map_err(|error| {
-                Error::invalid(format!(
-                    "the node's certificate cannot be used ({error}): correct --tls-cert, --tls-key and \
-                     --client-ca"
-                ))
-            })?;
-        }
+            .initial_stream_window_size(REQUEST_WINDOW_BYTES);
         let (health, health_service) = tonic_health::server::health_reporter();
         let stubs = Stubs::from_arc(service.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let checked = tonic::service::interceptor::InterceptedService::new(
-            stubs,
-            CheckToken(Arc::new(options.tokens)),
-        );
+        let guard =
+            Guard { inner: stubs, tokens: Arc::new(options.tokens), service: service.clone() };
         let serving = runtime.spawn({
             let mut stopped = stopped.clone();
             async move {
@@ -204,16 +157,13 @@ impl NodeServer {
                 };
                 server
                     .add_service(health_service)
-                    .add_service(checked)
-                    .serve_with_incoming_shutdown(
-                        TcpIncoming::from(listener).with_nodelay(Some(true)),
-                        end,
-                    )
+                    .add_service(guard)
+                    .serve_with_incoming_shutdown(acceptor.start(), end)
                     .await
             }
         });
-        let log = Log { is_on: options.logs_events };
-        runtime.spawn(tidy(service.clone(), log));
+        let log = Log(options.log);
+        runtime.spawn(tidy(service.clone(), log.clone()));
         let metrics = options.metrics_port.map(|port| serve_metrics(port, &service)).transpose()?;
         log.event(
             "started",
@@ -316,11 +266,12 @@ impl Drop for NodeServer {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(2));
         }
+        self.log.refusals(&self.service, true);
         self.log.event("stopped", &[("address", self.address.to_string().into())]);
     }
 }
 
-/// Ends silent sessions, from time to time.
+/// Ends silent sessions, and logs what was refused, from time to time.
 async fn tidy(service: Arc<Service>, log: Log) {
     loop {
         tokio::time::sleep(TIDY).await;
@@ -331,6 +282,7 @@ async fn tidy(service: Arc<Service>, log: Log) {
                 &[("sessions", sessions.into()), ("unfinished shards", shards.len().into())],
             );
         }
+        log.refusals(&service, false);
     }
 }
 

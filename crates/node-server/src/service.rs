@@ -1,10 +1,11 @@
 //! The requests of clients.
 
 use crate::admission::Admission;
-use crate::answer::{blocking, refused};
+use crate::answer::{Answer, answer, blocking};
 use crate::buffers::Buffers;
 use crate::data::{Data, Part};
 use crate::fair::Session;
+use crate::refusals::Refusals;
 use crate::sessions::{Knows, Sessions, kind_of};
 use crate::stage::Stage;
 use crate::writers::{Next, Writers, wait};
@@ -16,7 +17,7 @@ use outlive_node::protocol::{
     HelloReply, HelloRequest, ListPart, ListRequest, Listed, LockDo, LockKind, LockReply,
     LockRequest, NAMES_MAX, PART_BYTES, RANGES_MAX, ReadPart, ReadRequest, RecordDo, RecordReply,
     RecordRequest, RenewReply, RenewRequest, Shard, ShardDo, ShardReply, ShardRequest, UNIT_BYTES,
-    VERSION, WritePart, job_name, number, shard_name,
+    VERSION, WritePart, check_length, job_name, number, shard_name,
 };
 use outlive_node::stubs::node_server::Node;
 use outlive_types::{Error, PAGE_BYTES, Result};
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Status, Streaming};
 
 /// Reads of at most this many bytes take no staging memory.
 const SHORT_BYTES: usize = 64 << 10;
@@ -48,25 +49,15 @@ pub(crate) struct Service {
     pub written_bytes: AtomicU64,
     pub sent_bytes: AtomicU64,
     pub requests: AtomicU64,
-    pub refused: AtomicU64,
+    pub refusals: Refusals,
 }
-
-type Answer<T> = std::result::Result<Response<T>, Status>;
 
 impl Service {
     /// Notes a request of a session.
     fn see(&self, session: &Bytes) -> Result<Session> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
         let session = number(session)?;
         self.sessions.see(session, Instant::now());
         Ok(session)
-    }
-
-    fn answer<T>(&self, outcome: Result<T>) -> Answer<T> {
-        outcome.map(Response::new).map_err(|error| {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            refused(error)
-        })
     }
 
     /// Ends what belongs to silent sessions. Returns the number of sessions and the shards that
@@ -246,6 +237,7 @@ impl Service {
         self.see(&request.session)?;
         let part = self.data.part(&request.prefix)?;
         let work = known(RecordDo::try_from(request.work))?;
+        check_length(&request.bytes)?;
         blocking(move || record_work(&part, work, &request)).await
     }
 
@@ -288,6 +280,7 @@ impl Service {
         let part = self.data.part(&request.prefix)?;
         let work = known(FileDo::try_from(request.work))?;
         request.names.iter().try_for_each(|name| check_file(name, work))?;
+        check_length(&request.bytes)?;
         blocking(move || file_work(&part, work, &request)).await
     }
 }
@@ -302,11 +295,12 @@ impl Node for Service {
         let greeted = self.see(&request.session).and_then(|_| match request.version {
             VERSION => Ok(()),
             other => Err(Error::invalid(format!(
-                "this node speaks version {VERSION} of the protocol, and the client version {other}: use \
-                 one version of outlive on both sides"
+                "this node speaks version {VERSION} of the protocol, and the client version {other} \
+                 (outlive {}): use one version of outlive on both sides",
+                shown_build(&request.build)
             ))),
         });
-        self.answer(greeted.map(|()| HelloReply {
+        answer(greeted.map(|()| HelloReply {
             version: VERSION,
             node: Bytes::copy_from_slice(&self.data.id),
             run: Bytes::copy_from_slice(&self.run),
@@ -319,7 +313,7 @@ impl Node for Service {
         let renewed = self
             .see(&request.session)
             .and_then(|session| self.sessions.renew(session, &request, Instant::now()));
-        self.answer(renewed.map(|lost| RenewReply {
+        answer(renewed.map(|lost| RenewReply {
             run: Bytes::copy_from_slice(&self.run),
             session_s: self.sessions.life_s(),
             lost,
@@ -327,15 +321,15 @@ impl Node for Service {
     }
 
     async fn begin(&self, request: Request<BeginRequest>) -> Answer<Done> {
-        self.answer(self.do_begin(request.into_inner()).await)
+        answer(self.do_begin(request.into_inner()).await)
     }
 
     async fn write(&self, request: Request<Streaming<WritePart>>) -> Answer<Done> {
-        self.answer(self.do_write(request.into_inner()).await)
+        answer(self.do_write(request.into_inner()).await)
     }
 
     async fn finish(&self, request: Request<FinishRequest>) -> Answer<Done> {
-        self.answer(self.do_finish(request.into_inner()).await)
+        answer(self.do_finish(request.into_inner()).await)
     }
 
     async fn abandon(&self, request: Request<AbandonRequest>) -> Answer<Done> {
@@ -345,35 +339,35 @@ impl Node for Service {
             Ok((writer, session)) => self.writers.abandon(writer, session).await,
             Err(error) => Err(error),
         };
-        self.answer(abandoned.map(|()| Done {}))
+        answer(abandoned.map(|()| Done {}))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Answer<Self::ReadStream> {
-        self.answer(self.do_read(request.into_inner()).await)
+        answer(self.do_read(request.into_inner()).await)
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Answer<Self::ListStream> {
         let listed = self.do_list(request.into_inner()).await;
-        self.answer(listed.map(|parts| {
+        answer(listed.map(|parts| {
             let parts: Vec<_> = parts.into_iter().map(Ok).collect();
             tokio_stream::iter(parts)
         }))
     }
 
     async fn shard(&self, request: Request<ShardRequest>) -> Answer<ShardReply> {
-        self.answer(self.do_shard(request.into_inner()).await)
+        answer(self.do_shard(request.into_inner()).await)
     }
 
     async fn record(&self, request: Request<RecordRequest>) -> Answer<RecordReply> {
-        self.answer(self.do_record(request.into_inner()).await)
+        answer(self.do_record(request.into_inner()).await)
     }
 
     async fn lock(&self, request: Request<LockRequest>) -> Answer<LockReply> {
-        self.answer(self.do_lock(&request.into_inner()))
+        answer(self.do_lock(&request.into_inner()))
     }
 
     async fn file(&self, request: Request<FileRequest>) -> Answer<FileReply> {
-        self.answer(self.do_file(request.into_inner()).await)
+        answer(self.do_file(request.into_inner()).await)
     }
 }
 
@@ -411,6 +405,12 @@ async fn send_range(
             Ok(())
         }
     }
+}
+
+/// Returns the version that a client says it has, for a message.
+fn shown_build(build: &str) -> String {
+    let shown: String = build.chars().filter(|it| it.is_ascii_graphic()).take(32).collect();
+    if shown.is_empty() { "of an unknown version".to_owned() } else { shown }
 }
 
 fn shard_of(shard: Option<&Shard>) -> Result<ShardName> {

@@ -16,8 +16,12 @@ use outlive_store::{Job, JobOptions, MemoryImage, SaveHandle, Select};
 use outlive_types::sync::pause;
 use outlive_types::{Rank, Result, SeededRng};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// Time between two looks of the gate. In the shorter one it may take its last proof that no other
+/// program has taken over, and waits after a failure; in the longer one it proves it again, and tries
+/// again.
+const BETWEEN_LOOKS: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(60)];
 const SINK: &str = "receiver";
 
 /// The receiver, as one program has it.
@@ -101,6 +105,12 @@ impl Actor {
             },
         });
         gate.open(u64::MAX, self.rng.below(u64::MAX));
+        // The time between two looks is the schedule's, not this machine's.
+        let mut now = Instant::now();
+        let mut pass = || {
+            gate.pass(now);
+            now += BETWEEN_LOOKS[self.rng.below(2) as usize];
+        };
         let mut listed = Vec::new();
         let looking = Looking { actor: self, job: &saving.job };
         let restored = looking.look(Select::Newest, &mut |image: &MemoryImage, _| {
@@ -123,7 +133,7 @@ impl Actor {
         self.met("a session", &name, saving.job.begin_session(), &also(self, &name))?;
         gate.may_release();
         self.met("a sink", &name, gate.open_sink(SINK, Arc::new(self.outlet())), &[])?;
-        gate.pass(Instant::now());
+        pass();
         let mut last: Option<SaveHandle> = None;
         for save in 0..saves {
             for part in 0..self.rng.below(3) {
@@ -137,13 +147,13 @@ impl Actor {
             if self.rng.below(2) == 0 {
                 saving.wait(&handle)?;
             }
-            gate.pass(Instant::now());
+            pass();
             last = Some(handle);
         }
         if let Some(handle) = last {
             saving.wait(&handle)?;
         }
-        gate.pass(Instant::now());
+        pass();
         saving.end()
     }
 

@@ -2,6 +2,7 @@
 
 use crate::common::{command, files, json, outlive};
 use crate::loop_device::{LoopDevice, run};
+use crate::node::{Node, done};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -211,4 +212,36 @@ fn a_killed_put_leaves_the_checkpoint_before() {
     is_restored(&pool, &tree);
     assert_eq!(outlive(&["gc", text(&pool)]).code, 0);
     is_restored(&pool, &tree);
+}
+
+#[test]
+fn a_node_serves_a_device_alone_and_after_its_end() {
+    let device = LoopDevice::new(256 << 20);
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, tree) = (dir.path().join("pool"), dir.path().join("tree"));
+    let url = device.url();
+    let serve = |listen: &str| vec!["node", "serve", "--data", &url, "--listen", listen].join(" ");
+    let mut node = Node::new(dir.path().join("unused"));
+    node.run(&serve("127.0.0.1:0").split(' ').collect::<Vec<_>>());
+    let at = node.listen.clone();
+    done(&["pool", "init", text(&pool), "--target", &format!("node://{at}")]);
+    let other = outlive(&serve("127.0.0.1:0").split(' ').collect::<Vec<_>>());
+    assert_eq!(other.code, 6, "{other:?}");
+    assert!(other.err.contains("another"), "{}", other.err);
+    for seed in 1..4 {
+        fill(&tree, seed);
+        done(&["put", text(&pool), "j", text(&tree)]);
+        node.kill();
+        node.run(&serve(&at).split(' ').collect::<Vec<_>>());
+        is_restored(&pool, &tree);
+    }
+    // A save that the end of the node cuts off.
+    fill(&tree, 9);
+    let put = command(&["put", text(&pool), "j", text(&tree)]).stderr(Stdio::null()).spawn();
+    node.kill();
+    put.unwrap().wait().unwrap();
+    node.run(&serve(&at).split(' ').collect::<Vec<_>>());
+    done(&["put", text(&pool), "j", text(&tree)]);
+    is_restored(&pool, &tree);
+    done(&["verify", text(&pool)]);
 }

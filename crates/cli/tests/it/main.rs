@@ -3,6 +3,8 @@
 mod block;
 mod bucket;
 mod bucket_pool;
+#[path = "../../../node-server/tests/it/certificates.rs"]
+mod certificates;
 mod chosen_files;
 mod cli;
 mod common;
@@ -23,6 +25,7 @@ mod loop_device;
 mod move_log;
 mod node;
 mod node_local;
+mod node_tls;
 #[path = "common/bucket.rs"]
 mod place;
 mod pool;

@@ -7,23 +7,28 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 /// A node that runs as a process of its own.
-struct Node {
+pub struct Node {
     dir: PathBuf,
-    listen: String,
+    pub listen: String,
     process: Option<Child>,
 }
 
 impl Node {
     /// Starts a node on a directory, at a free port.
-    fn start(dir: PathBuf) -> Node {
-        fs::create_dir_all(&dir).unwrap();
-        let mut node = Node { dir, listen: "127.0.0.1:0".to_owned(), process: None };
+    pub fn start(dir: PathBuf) -> Node {
+        let mut node = Node::new(dir);
         node.start_again();
         node
+    }
+
+    /// Returns a node that does not run yet.
+    pub fn new(dir: PathBuf) -> Node {
+        fs::create_dir_all(&dir).unwrap();
+        Node { dir, listen: "127.0.0.1:0".to_owned(), process: None }
     }
 
     /// Starts it at its port.
@@ -32,13 +37,16 @@ impl Node {
         self.run(&["node", "serve", "--data", text(&dir), "--listen", &listen]);
     }
 
-    fn run(&mut self, words: &[&str]) {
-        let mut started = command(words);
+    pub fn run(&mut self, words: &[&str]) {
+        self.run_as(command(words));
+    }
+
+    fn run_as(&mut self, mut started: Command) {
         let mut process = started.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut first = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
-        let url = first.split_whitespace().find(|word| word.starts_with("node://"));
-        self.listen = url.unwrap_or_else(|| panic!("{first:?}"))["node://".len()..].to_owned();
+        let url = first.split_whitespace().find_map(|word| word.split_once("://"));
+        url.unwrap_or_else(|| panic!("{first:?}")).1.clone_into(&mut self.listen);
         self.process = Some(process);
     }
 
@@ -47,7 +55,7 @@ impl Node {
     }
 
     /// Ends it as a power cut would.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let mut process = self.process.take().expect("it runs");
         process.kill().unwrap();
         process.wait().unwrap();
@@ -62,19 +70,19 @@ impl Drop for Node {
     }
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// Runs a command that must succeed, and returns its output.
-fn done(words: &[&str]) -> String {
+pub fn done(words: &[&str]) -> String {
     let run = outlive(words);
     assert_eq!(run.code, 0, "{words:?}: {run:?}");
     run.out
 }
 
 /// Writes files that differ with `seed`.
-fn write_files(dir: &Path, seed: u8) {
+pub fn write_files(dir: &Path, seed: u8) {
     fs::create_dir_all(dir).unwrap();
     for number in 0..6_u8 {
         let bytes: Vec<u8> =
@@ -83,9 +91,14 @@ fn write_files(dir: &Path, seed: u8) {
     }
 }
 
-fn check_files(pool: &str, job: &str, files: &Path, into: &Path) {
+pub fn check_files(pool: &str, job: &str, files: &Path, into: &Path) {
     let _ = fs::remove_dir_all(into);
     done(&["get", pool, job, "--to", text(into)]);
+    check(files, into);
+}
+
+/// Checks that the files of `write_files` are the same in both directories.
+pub fn check(files: &Path, into: &Path) {
     for number in 0..6 {
         let name = number.to_string();
         assert!(fs::read(files.join(&name)).unwrap() == fs::read(into.join(&name)).unwrap());
@@ -166,7 +179,7 @@ fn a_node_that_was_put_back_from_a_backup_lacks_what_a_repair_brings() {
     let (first, second) = (nodes[0].url("t"), nodes[1].url("t"));
     done(&["pool", "init", &pool, "--target", &first, "--target", &second, "--mirror", "2"]);
     let copy = |from: &Path, to: &Path| {
-        let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status();
+        let copied = Command::new("cp").arg("-a").args([from, to]).status();
         assert!(copied.unwrap().success());
     };
     write_files(&files, 1);
@@ -203,8 +216,7 @@ fn a_node_sees_nothing_of_an_encrypted_pool() {
     let secrets = ["name-of-a-file", "words of its content"];
     fs::write(files.join(secrets[0]), secrets[1]).unwrap();
     let sees = |what: &str| {
-        let found =
-            std::process::Command::new("grep").args(["-raqF", what]).arg(&node.dir).status();
+        let found = Command::new("grep").args(["-raqF", what]).arg(&node.dir).status();
         found.unwrap().success()
     };
     for is_encrypted in [true, false] {
@@ -303,13 +315,22 @@ fn a_node_tells_what_it_does_and_ends_at_a_signal() {
     let data = dir.path().join("data");
     fs::create_dir(&data).unwrap();
     let words = ["node", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
-    let mut started = command(&[&words[..], &["--metrics-port", "0", "--json"]].concat());
+    let tokens = dir.path().join("tokens");
+    fs::write(&tokens, "known-one\n").unwrap();
+    let more = ["--metrics-port", "0", "--json", "--token-file", text(&tokens)];
+    let mut started = command(&[&words[..], &more].concat());
     let mut process = started.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told =
         serde_json::Deserializer::from_reader(process.stdout.take().unwrap()).into_iter::<Value>();
     let told = told.next().unwrap().unwrap();
     let (url, metrics) = (told["url"].as_str().unwrap(), told["metrics"].as_str().unwrap());
-    done(&["pool", "init", &format!("{url}/p")]);
+    let pool = format!("{url}/p");
+    let mut strange = command(&["pool", "init", &pool]);
+    let refused = strange.env("OUTLIVE_NODE_TOKEN", "guessed").output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let mut known = command(&["pool", "init", &pool]);
+    let made = known.env("OUTLIVE_NODE_TOKEN_FILE", &tokens).output().unwrap();
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
     let (host, path) = metrics["http://".len()..].split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
@@ -324,7 +345,30 @@ fn a_node_tells_what_it_does_and_ends_at_a_signal() {
     let log = String::from_utf8(ended.stderr).unwrap();
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events.first().unwrap()["event"], "started");
+    let refused = events.iter().find(|event| event["event"] == "refused").unwrap();
+    assert_eq!((&refused["kind"], &refused["call"]), (&"Token".into(), &"Hello".into()));
     assert_eq!(events.last().unwrap()["event"], "stopped");
+}
+
+/// Two thirds of the silent connections wait until the node has closed the others.
+#[test]
+fn silent_connections_take_neither_the_node_nor_its_last_handle() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let mut node = Node::new(data.clone());
+    let serve = command(&["node", "serve", "--data", text(&data), "--session", "1s"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 80 && exec \"$@\"", "sh"]).arg(serve.get_program());
+    limited.args(serve.get_args()).args(["--listen", "127.0.0.1:0"]);
+    node.run_as(limited);
+    let silent: Vec<TcpStream> =
+        (0..120).map(|_| TcpStream::connect(&node.listen).unwrap()).collect();
+    let (pool, files) = (node.url("pool"), dir.path().join("files"));
+    done(&["pool", "init", &pool]);
+    write_files(&files, 1);
+    done(&["put", &pool, "tree", text(&files)]);
+    done(&["verify", &pool]);
+    drop(silent);
 }
 
 #[test]

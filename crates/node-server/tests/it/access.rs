@@ -1,21 +1,20 @@
 //! Tokens and certificates, and requests that no client of ours would send.
 
+use crate::certificates::certificates;
 use crate::support::{any_port, directory, name, options, put, serve, whole};
 use bytes::Bytes;
 use outlive_backend::{BackendLocation, Location, SmallFiles};
 use outlive_node::NodeUrl;
 use outlive_node::protocol::{
-    BeginRequest, FileDo, FileRequest, FinishRequest, HelloRequest, ListRequest, LockRequest,
-    Range, ReadRequest, RecordRequest, RenewRequest, Shard, ShardRequest, VERSION, WritePart,
+    BYTES_MAX, BeginRequest, FileDo, FileRequest, FinishRequest, HelloRequest, ListRequest,
+    LockRequest, Range, ReadRequest, RecordDo, RecordRequest, RenewRequest, Shard, ShardRequest,
+    VERSION, WritePart,
 };
 use outlive_node::stubs::node_client::NodeClient;
 use outlive_node_server::{NodeOptions, NodeTls, check_exposure};
 use outlive_types::ErrorKind;
 use std::fs;
-use std::io::Write;
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Builder;
@@ -51,34 +50,20 @@ fn a_node_with_tokens_lets_in_those_that_have_one() {
         let endpoint = Endpoint::from_shared(address).unwrap();
         let mut health = HealthClient::new(endpoint.connect().await.unwrap());
         let service = "outlive.node.v1.Node".to_owned();
-        let answer = health.check(HealthCheckRequest { service }).await.unwrap();
+        let asked = || HealthCheckRequest { service: service.clone() };
+        let answer = health.check(asked()).await.unwrap();
         assert_eq!(answer.into_inner().status(), ServingStatus::Serving);
+        // As a balancer watches it.
+        let mut watched = health.watch(asked()).await.unwrap().into_inner();
+        let first = watched.message().await.unwrap().unwrap();
+        assert_eq!(first.status(), ServingStatus::Serving);
+        served.server.stop().stop();
+        let last = watched.message().await.unwrap().unwrap();
+        assert_eq!(last.status(), ServingStatus::NotServing);
     });
 }
 
-/// Runs openssl in a directory.
-fn openssl(dir: &Path, arguments: &[&str]) {
-    let made = Command::new("openssl").args(arguments).current_dir(dir).output().unwrap();
-    let said = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "openssl {arguments:?}: {said}");
-}
-
-/// Makes an authority and certificates that it signs, valid for a number of days each.
-fn certificates(dir: &Path, names: &[(&str, &str)]) {
-    let new = ["req", "-newkey", "rsa:2048", "-nodes", "-subj"];
-    let authority = ["/CN=authority", "-x509", "-days", "9", "-keyout", "ca.key", "-out", "ca.pem"];
-    openssl(dir, &[&new[..], &authority[..]].concat());
-    fs::write(dir.join("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1").unwrap();
-    for (name, days) in names {
-        let (key, request, pem) =
-            (format!("{name}.key"), format!("{name}.csr"), format!("{name}.pem"));
-        openssl(dir, &[&new[..], &["/CN=localhost", "-keyout", &key, "-out", &request]].concat());
-        let sign = ["x509", "-req", "-CA", "ca.pem", "-CAkey", "ca.key", "-extfile", "names"];
-        openssl(dir, &[&sign[..], &["-days", days, "-in", &request, "-out", &pem]].concat());
-    }
-}
-
-fn tls(dir: &Path, node: &str, clients: bool) -> NodeTls {
+pub fn tls(dir: &Path, node: &str, clients: bool) -> NodeTls {
     let read = |name: &str| fs::read(dir.join(name)).unwrap();
     NodeTls {
         certificate: read(&format!("{node}.pem")),
@@ -148,16 +133,16 @@ fn other_machines_are_let_in_only_on_purpose() {
 }
 
 /// Sends requests that no client of ours sends.
-async fn client(address: std::net::SocketAddr) -> NodeClient<Channel> {
+pub async fn client(address: std::net::SocketAddr) -> NodeClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     NodeClient::new(endpoint.connect().await.unwrap())
 }
 
-fn run(work: impl Future<Output = ()>) {
+pub fn run(work: impl Future<Output = ()>) {
     Builder::new_multi_thread().enable_all().build().unwrap().block_on(work);
 }
 
-fn session() -> Bytes {
+pub fn session() -> Bytes {
     Bytes::from_static(&[5; 16])
 }
 
@@ -308,6 +293,24 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         let ask =
             RecordRequest { session: session(), job: "../x".to_owned(), ..Default::default() };
         invalid(client.record(ask).await.unwrap_err().code());
+        let long = Bytes::from(vec![1; BYTES_MAX + 1]);
+        let ask = RecordRequest {
+            session: session(),
+            prefix: prefix(),
+            work: RecordDo::PutNew.into(),
+            job: "x".to_owned(),
+            number: 1,
+            bytes: long.clone(),
+        };
+        invalid(client.record(ask).await.unwrap_err().code());
+        let ask = FileRequest {
+            session: session(),
+            prefix: prefix(),
+            work: FileDo::Write.into(),
+            names: vec!["long".to_owned()],
+            bytes: long,
+        };
+        invalid(client.file(ask).await.unwrap_err().code());
         let ask = LockRequest { session: session(), kind: 99, ..Default::default() };
         invalid(client.lock(ask).await.unwrap_err().code());
         let renew = RenewRequest { session: Bytes::from_static(&[1; 3]), ..Default::default() };
@@ -315,6 +318,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
     });
     let target = location.open_target(&options()).unwrap();
     assert_eq!(target.list().unwrap(), [name(1)]);
+    assert_eq!(location.open_medium().unwrap().jobs().unwrap(), []);
 }
 
 #[test]
@@ -324,10 +328,6 @@ fn slow_clients_keep_no_memory_of_the_node() {
         options.staging_bytes = 16 << 20;
     });
     let _location = served.new_location();
-    // A connection without a word, and one with a broken one.
-    let silent = TcpStream::connect(served.server.address()).unwrap();
-    let mut broken = TcpStream::connect(served.server.address()).unwrap();
-    broken.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     run(async {
         let mut client = client(served.server.address()).await;
         let begin = BeginRequest {
@@ -356,7 +356,6 @@ fn slow_clients_keep_no_memory_of_the_node() {
         assert!(refused.message().contains("no byte of a write came"), "{refused}");
     });
     assert_eq!(served.server.staging_bytes(), 0);
-    drop((silent, broken));
 }
 
 #[test]

@@ -163,6 +163,13 @@ impl Node {
                 async move { it.hello(request).await }
             });
             let reply = asked.await?;
+            if reply.version != VERSION {
+                return Err(Error::invalid(format!(
+                    "greeting it: {} speaks version {} of the protocol, and this program version \
+                     {VERSION}: use one version of outlive on both sides",
+                    self.address, reply.version
+                )));
+            }
             let period = period_of(reply.session_s);
             let key = (self.address.clone(), self.settings.clone());
             runtime::handle()?.spawn(renew(Arc::downgrade(connection), key, period));
