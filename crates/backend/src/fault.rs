@@ -26,6 +26,7 @@
 mod disks;
 mod log;
 mod shards;
+mod slow;
 
 pub use disks::DiskCopy;
 
@@ -91,6 +92,10 @@ struct World {
     parts_begun: u64,
     /// Targets that cannot be reached now.
     away: BTreeSet<usize>,
+    /// Targets that take long to finish or delete a shard.
+    slow: BTreeSet<usize>,
+    /// Operations that were given up, and have not happened yet.
+    late: Vec<slow::Late>,
     /// The visible records, by log replica and job.
     records: BTreeMap<(usize, JobName), BTreeMap<u64, Kept>>,
     /// Records that were durable, and whose removal is not durable yet.
@@ -345,6 +350,7 @@ impl FaultWorld {
     /// Deletes all data of a target: a new disk has replaced it.
     pub fn lose_target(&self, number: usize) {
         let mut world = self.lock();
+        world.late.retain(|late| late.target != number);
         world.shards.retain(|(on, _), _| *on != number);
         world.parts.retain(|(on, _), _| *on != number);
     }
@@ -355,7 +361,10 @@ impl FaultWorld {
         let mut world = self.lock();
         match is_away {
             true => !world.away.insert(number),
-            false => world.away.remove(&number),
+            false => {
+                world.slow.remove(&number);
+                world.away.remove(&number)
+            }
         }
     }
 
@@ -433,7 +442,8 @@ impl World {
 
     /// The same as `step` for an operation on a target.
     fn target_step(&mut self, owner: &Owner, target: usize, name: impl FnOnce() -> String) -> Step {
-        match self.alive(owner).is_ok() && self.away.contains(&target) {
+        let is_there = !self.away.contains(&target) && !self.is_left_alone(owner, target);
+        match self.alive(owner).is_ok() && !is_there {
             true => Step::Fail(Error::retry("the simulated target cannot be reached")),
             false => self.step(owner, name),
         }
@@ -480,7 +490,7 @@ impl World {
         target: usize,
         name: impl FnOnce() -> String,
     ) -> Result<(), Error> {
-        match self.away.contains(&target) {
+        match self.away.contains(&target) || self.is_left_alone(owner, target) {
             true => {
                 let step = self.target_step(owner, target, name);
                 self.end(step)
@@ -501,6 +511,7 @@ impl World {
     /// Cuts the power and returns the error for the current operation.
     fn crash(&mut self, mode: CutMode) -> Error {
         self.crashed = true;
+        self.late.clear();
         if mode == CutMode::Lost {
             self.parts.clear();
         }

@@ -1,5 +1,5 @@
-//! What a node refused, for its log: a line at most every few seconds for each kind and call, so that
-//! no client can fill a disk with them.
+//! The refusals of a node, for its log: a line at most every few seconds for each kind and call, so
+//! that no client can fill a disk with them.
 
 use outlive_types::sync::plain::Mutex;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Shortest time between two lines of one kind and call.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What was refused.
+/// A kind of refusal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Refused {
     /// Kind of the error; or `Connection`, `Token`, or `Message` for one that cannot be understood.

@@ -15,6 +15,9 @@ pub(crate) enum Blow {
     Flip { shard: ShardName, offset: u64, mask: u8 },
     /// The target cannot be reached until it is back.
     Away,
+    /// The target finishes and deletes shards too late until it is back; all else fails if it is
+    /// away, too.
+    Slow { is_away: bool },
     /// A new disk replaces it; with `marker` it has the marker of the old one.
     Empty { marker: bool },
     /// An old copy of its disk replaces it.

@@ -48,11 +48,13 @@ pub enum Family {
     Helper,
     /// Jobs are deleted and renamed while programs save, restore and collect.
     Jobs,
+    /// Targets answer too late, and do then what they were asked.
+    Slow,
 }
 
 impl Family {
     /// All families.
-    pub const ALL: [Family; 17] = [
+    pub const ALL: [Family; 18] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -70,6 +72,7 @@ impl Family {
         Family::Emit,
         Family::Helper,
         Family::Jobs,
+        Family::Slow,
     ];
 
     /// Returns the name for command lines.
@@ -92,6 +95,7 @@ impl Family {
             Family::Emit => "emit",
             Family::Helper => "helper",
             Family::Jobs => "jobs",
+            Family::Slow => "slow",
         }
     }
 
@@ -209,7 +213,7 @@ impl Case {
     /// Returns the case of a name.
     pub fn of(name: Name) -> Case {
         let rng = SeededRng::new(name.seed ^ (name.family as u64) << 56);
-        if matches!(name.family, Family::Members | Family::Disks) {
+        if matches!(name.family, Family::Members | Family::Disks | Family::Slow) {
             return about_targets(name, &rng);
         }
         let mut roles = roles(name.family, &rng);
@@ -327,7 +331,10 @@ impl Case {
 
 /// Returns a case about single targets: they come and go, or they fail.
 fn about_targets(name: Name, rng: &SeededRng) -> Case {
-    let operated = name.family == Family::Members;
+    let operated = match name.family {
+        Family::Slow => either(rng),
+        family => family == Family::Members,
+    };
     let space = Space::of_targets(operated, rng);
     let mut roles = vec![saver(rng, A)];
     let others = [
@@ -356,6 +363,10 @@ fn about_targets(name: Name, rng: &SeededRng) -> Case {
     }
     if space.survives() > 0 && rng.below(3) == 0 {
         roles.push(Role::Disks { rounds: 2 + rng.below(6) });
+    }
+    if name.family == Family::Slow {
+        roles.push(collector(rng));
+        roles.push(Role::Sluggard { rounds: 2 + rng.below(6) });
     }
     if space.slow {
         roles.push(Role::Filler { rounds: 2 });
@@ -609,7 +620,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
         Family::Suspend => suspended(rng),
         Family::Crowd => Vec::new(),
         Family::Group => return grouped(rng),
-        Family::Members | Family::Disks => return Vec::new(), // `about_targets` has its own
+        Family::Members | Family::Disks | Family::Slow => return Vec::new(), // `about_targets` has its own
     };
     let most = match family {
         Family::Crowd => 7,

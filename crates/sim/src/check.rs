@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn check(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // Old handles no longer work, and data that was not durable at a power cut is gone.
     pool_world.world.reboot();
+    while pool_world.world.let_happen(0).is_some() {}
     for target in 0..pool_world.space.targets_max() {
         pool_world.world.set_away(target, false);
     }

@@ -111,6 +111,61 @@ impl Actor {
         Ok(())
     }
 
+    /// Makes targets slow, one after the other. Operations that were given up happen later, in any
+    /// order; or never, if the target is started again.
+    pub(crate) fn sluggard(&self, rounds: u64) -> Done {
+        let world = &self.pool_world.world;
+        for _ in 0..rounds {
+            self.let_time_pass(20);
+            pause("a target gets slow");
+            let disks: Vec<usize> =
+                in_one_step(|| self.pool_world.good_targets()).into_keys().collect();
+            if world.crashed() || disks.is_empty() {
+                return Ok(());
+            }
+            let disk = disks[self.rng.below(disks.len() as u64) as usize];
+            let is_away = self.rng.below(4) == 0;
+            if !self.pool_world.strike(disk, &Blow::Slow { is_away }) {
+                continue;
+            }
+            self.dice.turns().remark(|| format!("target {disk} gets slow"));
+            for _ in 0..self.rng.below(400) {
+                pause("a target is slow");
+                self.one_happens(32);
+            }
+            if self.rng.below(4) == 0 {
+                let mode = CutMode::ALL[self.rng.below(3) as usize];
+                if self.pool_world.strike(disk, &Blow::Cut(mode)) {
+                    self.dice.turns().remark(|| format!("target {disk} is started again"));
+                }
+            }
+            world.set_away(disk, false);
+            self.dice.turns().remark(|| format!("target {disk} answers"));
+            while world.late() > 0 {
+                pause("a target is behind");
+                self.one_happens(16);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets an operation that was given up happen, with a chance of one in `of`.
+    fn one_happens(&self, of: u64) {
+        let late = self.pool_world.world.late() as u64;
+        if late == 0 || self.rng.below(of) > 0 {
+            return;
+        }
+        let which = self.rng.below(late) as usize;
+        if let Some(name) = self.pool_world.world.let_happen(which) {
+            self.dice.turns().remark(|| format!("{name} happens late"));
+            let what = name.split_whitespace().next().unwrap_or_default();
+            self.dice.achieved(match what {
+                "finish" => "a finish happens late",
+                _ => "a deletion happens late",
+            });
+        }
+    }
+
     /// Takes away, at several moments, as many targets as the pool reports that it can lose.
     pub(crate) fn doubter(&self, rounds: u64) -> Done {
         for _ in 0..rounds {

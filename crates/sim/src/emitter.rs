@@ -18,9 +18,9 @@ use outlive_types::{Rank, Result, SeededRng};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time between two looks of the gate. In the shorter one it may take its last proof that no other
-/// program has taken over, and waits after a failure; in the longer one it proves it again, and tries
-/// again.
+/// Time between two looks of the gate. After the shorter one it counts on its last proof that no
+/// other program has taken over, and waits if a release failed. After the longer one it proves that
+/// again, and tries again.
 const BETWEEN_LOOKS: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(60)];
 const SINK: &str = "receiver";
 

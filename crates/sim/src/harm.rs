@@ -8,7 +8,7 @@ use crate::blows::{
 use crate::one_step::in_one_step;
 use crate::world::PoolWorld;
 use outlive_backend::{CutMode, FaultProcess, ShardName};
-use outlive_pool::{TargetConfig, Tier, Writes};
+use outlive_pool::{TargetConfig, TargetState, Tier, Writes};
 use outlive_store::named_packs;
 use outlive_types::{JobName, PackId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,10 +68,27 @@ impl PoolWorld {
         copies
     }
 
-    /// Whether every copy on the reachable targets of a tier is whole.
+    /// Whether every copy on the targets of a tier is whole.
     pub(crate) fn is_clean(&self, tier: Tier) -> bool {
         let copies = self.copies();
-        copies.iter().all(|copy| copy.tier != tier || copy.damage == Damage::none())
+        let is_whole = copies.iter().all(|it| it.tier != tier || it.damage == Damage::none());
+        is_whole && self.closed_targets().into_iter().all(|disk| self.is_whole(disk))
+    }
+
+    /// Returns the targets that are closed, whose shards the pool still counts.
+    fn closed_targets(&self) -> Vec<usize> {
+        if !self.space.has_table() {
+            return Vec::new();
+        }
+        let closed = self.rows().into_iter().filter(|row| row.state == TargetState::Closed);
+        closed.filter_map(|row| disk_of(&row)).collect()
+    }
+
+    fn is_whole(&self, disk: usize) -> bool {
+        let facts = self.harm.facts.lock();
+        self.world.copy_of(disk).shards().all(|(shard, bytes)| {
+            facts.whole.get(&shard).is_none_or(|whole| damage_of(whole, bytes) == Damage::none())
+        })
     }
 
     /// Returns for each pack the number of whole shards in its worst container.
@@ -138,6 +155,9 @@ impl PoolWorld {
             Blow::Cut(CutMode::Kept) => {}
             _ => after.retain(|copy| copy.disk != disk),
         }
+        // These are as good as gone.
+        let late = self.world.late_deletes();
+        after.retain(|copy| !late.contains(&(copy.disk, copy.shard)));
         let (before, after) = (self.least(&before), self.least(&after));
         let (k, m) = (usize::from(self.geometry().0), self.space.survives());
         let mut named = None;
@@ -204,7 +224,7 @@ impl PoolWorld {
         let hit: Vec<ShardName> = match blow {
             Blow::Flip { shard, .. } => vec![*shard],
             // Finished shards there stay as they are, so they excuse nothing.
-            Blow::Away => begun,
+            Blow::Away | Blow::Slow { .. } => begun,
             // Only names that were not durable are lost.
             Blow::Cut(_) => before.difference(&stored()).copied().chain(begun).collect(),
             Blow::Empty { .. } | Blow::RolledBack(_) | Blow::GivenUp => {
@@ -225,6 +245,7 @@ impl PoolWorld {
                 return;
             }
             Blow::Away => drop(self.world.set_away(disk, true)),
+            Blow::Slow { is_away } => self.world.set_slow(disk, *is_away),
             Blow::Empty { marker } => {
                 self.world.lose_target(disk);
                 if !marker {

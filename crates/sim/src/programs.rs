@@ -68,6 +68,7 @@ impl Program {
             Role::Operator { commands, is_alone } => actor.operator(commands, is_alone),
             Role::Flipper { rounds } => actor.flipper(rounds),
             Role::Disks { rounds } => actor.disks(rounds),
+            Role::Sluggard { rounds } => actor.sluggard(rounds),
             Role::Doubter { rounds } => actor.doubter(rounds),
             Role::Loser => actor.loser(),
             Role::Wiper { rounds } => actor.wiper(rounds),

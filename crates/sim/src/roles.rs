@@ -140,6 +140,11 @@ pub enum Role {
         /// Number of rounds.
         rounds: u64,
     },
+    /// Makes single targets slow, within the redundancy.
+    Sluggard {
+        /// Number of rounds.
+        rounds: u64,
+    },
     /// Takes away, at several moments, as many targets as the pool reports that it can lose.
     Doubter {
         /// Number of rounds.

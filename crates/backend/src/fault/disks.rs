@@ -77,6 +77,7 @@ impl FaultWorld {
     pub fn cut_target(&self, number: usize, mode: CutMode) {
         let mut world = self.lock();
         world.parts.retain(|(on, _), _| *on != number);
+        world.late.retain(|late| late.target != number);
         let all = std::mem::take(&mut world.shards);
         let after = |((on, shard), kept): ((usize, ShardName), Kept)| {
             let kept = if on == number { kept.after_cut(mode)? } else { kept };

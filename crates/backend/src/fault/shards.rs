@@ -48,6 +48,7 @@ impl FaultTarget {
             part: world.parts_begun,
             bytes_max,
             replaces,
+            is_late: false,
             writes: Arc::default(),
         }
     }
@@ -126,6 +127,10 @@ impl Target for FaultTarget {
 
     fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
+        let (number, name) = (self.number, || format!("delete {shard} unless it is finished"));
+        world.delay((&self.owner, number), name, None, move |world| {
+            world.parts.remove(&(number, shard));
+        })?;
         let step = world.target_step(&self.owner, self.number, || {
             format!("delete {shard} unless it is finished")
         });
@@ -137,6 +142,11 @@ impl Target for FaultTarget {
 
     fn delete(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
+        let (number, name) = (self.number, || format!("delete {shard}"));
+        world.delay((&self.owner, number), name, Some(shard), move |world| {
+            world.shards.remove(&(number, shard));
+            world.parts.remove(&(number, shard));
+        })?;
         let step = world.target_step(&self.owner, self.number, || format!("delete {shard}"));
         if step.takes_effect() {
             world.shards.remove(&(self.number, shard));
@@ -162,6 +172,8 @@ struct FaultWriter {
     bytes_max: u64,
     /// Whether the shard replaces a finished one.
     replaces: bool,
+    /// Whether its finish was given up, and happens later.
+    is_late: bool,
     writes: Arc<Writes>,
 }
 
@@ -190,6 +202,29 @@ impl FaultWriter {
         let key = (self.on, self.shard);
         let is_there = world.parts.get(&key).is_some_and(|part| self.is_mine(part));
         if is_there { world.parts.remove(&key) } else { None }
+    }
+
+    /// Keeps the whole finish for later, if the target is slow.
+    fn delay(&mut self, length: u64) -> Result<()> {
+        let (on, shard, number, replaces) = (self.on, self.shard, self.part, self.replaces);
+        let name = || format!("finish {shard}");
+        let mut world = self.world.lock();
+        let delayed = world.delay((&self.owner, on), name, None, move |world| {
+            let key = (on, shard);
+            if world.parts.get(&key).is_none_or(|part| part.number != number) {
+                return;
+            }
+            let Some(Part { mut bytes, .. }) = world.parts.remove(&key) else { return };
+            if replaces || !world.shards.contains_key(&key) {
+                bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+                let mut kept = Kept { part: number, ..Kept::visible(bytes, None) };
+                kept.make_durable();
+                world.shards.insert(key, kept);
+            }
+        });
+        drop(world);
+        self.is_late = delayed.is_err();
+        delayed
     }
 
     /// Makes the shard visible: its bytes are durable then, but its name is not.
@@ -237,7 +272,7 @@ impl FaultWriter {
 
     /// Removes the part after a failed or missing finish, if the machine still runs.
     fn clean(&self, world: &mut World) {
-        if world.alive(&self.owner).is_ok() {
+        if !self.is_late && world.alive(&self.owner).is_ok() {
             self.take_part(world);
         }
     }
@@ -251,11 +286,12 @@ impl ShardWriter for FaultWriter {
         Ticket::done(writing.end(outcome, bytes))
     }
 
-    fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+    fn finish(mut self: Box<Self>, length: u64) -> Ticket<Result<()>> {
         let outcome = self
             .writes
             .check(self.shard)
             .and_then(|()| check_finish(self.shard, length, self.bytes_max))
+            .and_then(|()| self.delay(length))
             .and_then(|()| self.show(&mut self.world.lock(), length))
             .and_then(|()| {
                 pause("make the shard durable");

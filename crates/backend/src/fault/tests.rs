@@ -296,3 +296,40 @@ fn locks_end_with_their_holder() {
     assert!(matches!(without.log().lock_collecting().unwrap(), Lock::None));
     assert!(without.log().lock_reading().unwrap().is_none());
 }
+
+#[test]
+fn what_a_slow_target_was_asked_happens_later_or_never() {
+    let world = FaultWorld::new();
+    let (one, other) = (world.process().0, world.process().0);
+    put(&*one, OLD, 1).unwrap();
+    let make_slow = |is_away| world.set_slow(0, is_away);
+    make_slow(false);
+    put(&*one, NEW, 2).unwrap_err();
+    // Its program leaves the target alone, and others do not.
+    one.length(OLD).unwrap_err();
+    assert_eq!(other.list().unwrap(), [OLD]);
+    assert_eq!(other.unfinished().unwrap(), [NEW]);
+    other.delete(OLD).unwrap_err();
+    assert_eq!((world.late(), world.late_deletes()), (2, vec![(0, OLD)]));
+    world.set_away(0, false);
+    other.length(OLD).unwrap_err();
+    assert!(world.let_happen(1).unwrap().starts_with("delete"));
+    assert!(world.let_happen(0).unwrap().starts_with("finish"));
+    assert_eq!((world.let_happen(0), other.list().unwrap()), (None, vec![NEW]));
+    assert_eq!(first_byte(&world, NEW).unwrap(), 2);
+    // A later writer of the shard keeps the late one from finishing.
+    make_slow(false);
+    put(&*one, OLD, 3).unwrap_err();
+    world.set_away(0, false);
+    put(&*other, OLD, 4).unwrap();
+    world.let_happen(0).unwrap();
+    assert_eq!(first_byte(&world, OLD).unwrap(), 4);
+    // All else fails if it is away, too; and a cut ends what has not happened.
+    make_slow(true);
+    one.length(OLD).unwrap_err();
+    one.delete(OLD).unwrap_err();
+    assert_eq!(world.late(), 1);
+    world.cut_target(0, CutMode::Lost);
+    world.set_away(0, false);
+    assert_eq!((world.late(), first_byte(&world, OLD).unwrap()), (0, 4));
+}

@@ -1,4 +1,4 @@
-//! What a node refuses is in its log, and clients without a word are not kept.
+//! The log of a node has its refusals, and clients without a word are not kept.
 
 use crate::access::{client, run, session, tls};
 use crate::certificates::certificates;

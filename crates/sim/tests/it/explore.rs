@@ -91,6 +91,7 @@ families! {
     ranks_save_together: Group,
     targets_come_and_go: Members,
     disks_fail: Disks,
+    targets_are_slow: Slow,
     outputs_wait_for_commits: Emit,
     helpers_complete_saves: Helper,
 }
