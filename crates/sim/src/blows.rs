@@ -40,6 +40,8 @@ pub(crate) struct Facts {
     pub(crate) whole: BTreeMap<ShardName, Arc<Vec<u8>>>,
     /// The shards of each pack that were ever hit.
     pub(crate) hit: BTreeMap<PackId, BTreeSet<u8>>,
+    /// The targets that an operator gives up: each location with the target's number.
+    pub(crate) given_up: BTreeSet<(usize, u32)>,
     /// The program that made each claim.
     pub(crate) claims: BTreeMap<String, FaultProcess>,
 }

@@ -131,6 +131,9 @@ impl Actor {
             self.dice.turns().remark(|| format!("target {disk} gets slow"));
             for _ in 0..self.rng.below(400) {
                 pause("a target is slow");
+                if world.crashed() {
+                    return Ok(());
+                }
                 self.one_happens(32);
             }
             if self.rng.below(4) == 0 {

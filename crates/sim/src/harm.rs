@@ -155,9 +155,14 @@ impl PoolWorld {
             Blow::Cut(CutMode::Kept) => {}
             _ => after.retain(|copy| copy.disk != disk),
         }
-        // These are as good as gone.
+        // These are as good as gone: an operator may stand still behind its decision.
         let late = self.world.late_deletes();
-        after.retain(|copy| !late.contains(&(copy.disk, copy.shard)));
+        let given_up = self.harm.facts.lock().given_up.clone();
+        let markers = self.markers.lock().clone();
+        after.retain(|copy| {
+            let id = markers.get(&copy.disk).copied().unwrap_or_default();
+            !late.contains(&(copy.disk, copy.shard)) && !given_up.contains(&(copy.disk, id))
+        });
         let (before, after) = (self.least(&before), self.least(&after));
         let (k, m) = (usize::from(self.geometry().0), self.space.survives());
         let mut named = None;
@@ -254,7 +259,10 @@ impl PoolWorld {
             }
             Blow::RolledBack(copy) => self.world.roll_back(disk, copy),
             Blow::Cut(mode) => self.world.cut_target(disk, *mode),
-            Blow::GivenUp => {}
+            Blow::GivenUp => {
+                let id = self.markers.lock().get(&disk).copied();
+                self.harm.facts.lock().given_up.extend(id.map(|id| (disk, id)));
+            }
         }
         self.oracle.is_struck();
         self.dice.fail();

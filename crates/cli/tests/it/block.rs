@@ -220,7 +220,7 @@ fn a_node_serves_a_device_alone_and_after_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let (pool, tree) = (dir.path().join("pool"), dir.path().join("tree"));
     let url = device.url();
-    let serve = |listen: &str| vec!["node", "serve", "--data", &url, "--listen", listen].join(" ");
+    let serve = |listen: &str| ["node", "serve", "--data", &url, "--listen", listen].join(" ");
     let mut node = Node::new(dir.path().join("unused"));
     node.run(&serve("127.0.0.1:0").split(' ').collect::<Vec<_>>());
     let at = node.listen.clone();
