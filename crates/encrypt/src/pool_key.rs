@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::hint::black_box;
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -115,9 +116,22 @@ impl PoolKey {
         fill_random(key.get_mut())?;
         let text = Secret::new(|| hex(&key))?;
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let mut file = file.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Error::invalid(format!(
+                "{} exists, and may be the key of a pool: give the new key another name",
+                path.display()
+            )),
+            _ => failed(error),
+        })?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let sync_folder = || fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all();
         let written =
-            file.and_then(|mut file| file.write_all(&*text).and_then(|()| file.sync_all()));
-        written.map_err(failed)
+            file.write_all(&*text).and_then(|()| file.sync_all()).and_then(|()| sync_folder());
+        written.map_err(|error| {
+            // Half of a key is none.
+            let _ = fs::remove_file(path);
+            failed(error)
+        })
     }
 
     pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {

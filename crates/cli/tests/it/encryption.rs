@@ -2,6 +2,7 @@
 
 use crate::common::{Run, command, files, outlive};
 use crate::place::{ACCESS, BUCKET, Fixture, Server};
+use crate::space::Mount;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -209,7 +210,7 @@ fn a_pool_cannot_be_used_without_its_key() {
     assert!(refused.code == 2 && refused.err.contains("no key is given"), "{refused:?}");
     assert!(!case.path("new").exists());
     let there = outlive(&["key", "new", text(&key)]);
-    assert!(there.code == 2 && there.err.contains("exists"), "{there:?}");
+    assert!(there.code == 2 && there.err.contains("give the new key another name"), "{there:?}");
     assert_eq!(fs::read_to_string(&key).unwrap(), digits);
     // A descriptor whose table was deleted is not taken for one of a pool that is not encrypted.
     let descriptor = pool.join("pool.toml");
@@ -362,4 +363,21 @@ fn a_bucket_sees_ciphertext_only() {
             assert!(!bytes.windows(what.len()).any(|at| at == what), "{}", path.display());
         }
     }
+}
+
+#[test]
+fn a_key_on_a_full_disk_is_no_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::new(dir.path().join("disk"), "1m") else { return };
+    mount.fill();
+    let key = mount.0.join("key");
+    let full = outlive(&["key", "new", text(&key)]);
+    assert!(full.code != 0 && full.err.contains("No space left"), "{full:?}");
+    assert!(!key.exists());
+    fs::remove_file(mount.0.join("filler")).unwrap();
+    assert_eq!(outlive(&["key", "new", text(&key)]).code, 0);
+    let pool = dir.path().join("pool");
+    let made =
+        with(&[("OUTLIVE_KEY_FILE", text(&key))], &["pool", "init", text(&pool), "--encrypt"]);
+    assert_eq!(made.code, 0, "{made:?}");
 }
