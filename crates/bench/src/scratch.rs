@@ -90,7 +90,7 @@ impl Drop for Scratch {
 /// removes: no thread is left that could make a directory again.
 fn interrupted() {
     const REMOVE: &str =
-        r#"trap "" INT; rm -rf -- "$@" || echo "warning: not all of it was removed" >&2"#;
+        r#"trap "" INT TERM HUP; rm -rf -- "$@" || echo "warning: not all of it was removed" >&2"#;
     let in_use = IN_USE.lock();
     let script = format!("{REMOVE}; exit {EXIT_INTERRUPTED}");
     let failed = Command::new("/bin/sh").args(["-c", &script, "sh"]).args(&*in_use).exec();

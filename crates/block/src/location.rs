@@ -91,6 +91,7 @@ impl BackendLocation for BlockLocation {
     }
 
     fn serve_alone(&self) -> Result<Option<ServedAlone>> {
+        self.check()?;
         Locks::new(&self.path, true).attempt(Lock::Server)
     }
 

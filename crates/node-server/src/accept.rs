@@ -1,12 +1,14 @@
 //! Takes in connections: those that soon show that they speak the protocol, and have a proper
-//! certificate where one is asked for. A connection without a word ends.
+//! certificate where one is asked for. A connection ends that says nothing, or has soon no request
+//! that the node lets in.
 
 use crate::guard::Peer;
 use crate::options::NodeTls;
 use crate::refusals::Refused;
 use crate::service::Service;
 use outlive_types::{Error, Result};
-use rustix::process::{Resource, getrlimit};
+use rustix::net::sockopt::set_tcp_user_timeout;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, Cursor, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -16,6 +18,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
@@ -25,21 +28,28 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-/// Longest wait for a client's part of a TLS handshake, and for its first bytes.
+/// Longest wait for a client's part of a TLS handshake, and for its first bytes; then for its first
+/// request that is let in.
 const GREETING_MAX: Duration = Duration::from_secs(10);
+/// The same while connections wait for a place: clients take a node that is silent for 8 s as away.
+const GREETING_OF_MANY: Duration = Duration::from_secs(2);
+/// Longest time for which a client may take nothing that is sent.
+const UNTAKEN_MAX_MS: u32 = 20_000;
 /// First bytes of a connection of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Pause after the system gave no connection, as when there is no handle left.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections that are open at once, if the limit of open files is no lower than twice that.
-const CONNECTIONS_MAX: u64 = 4096;
+/// Most connections that are open at once, whatever the limit of open files.
+const PLACES_MAX: usize = 1 << 20;
 
 /// A connection that speaks HTTP/2.
 pub(crate) struct Connection {
     stream: Stream,
     /// Bytes of the preface that were handed on; all of it was received.
     given: usize,
-    peer: SocketAddr,
+    peer: Peer,
+    /// The end of a connection without a request that was let in.
+    ends: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -53,9 +63,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bytes for T {}
 /// Takes in connections.
 pub(crate) struct Acceptor {
     listener: TcpListener,
+    places: Arc<Semaphore>,
+    greeter: Arc<Greeter>,
+}
+
+/// Finds out whether a connection speaks the protocol.
+struct Greeter {
     tls: Option<TlsAcceptor>,
     service: Arc<Service>,
-    places: Arc<Semaphore>,
 }
 
 impl Acceptor {
@@ -74,14 +89,17 @@ impl Acceptor {
                  --client-ca"
             ))
         })?;
+        let files = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
+        let files = getrlimit(Resource::Nofile).current;
         // The other half is for files and devices.
-        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let places = (files / 2).clamp(1, CONNECTIONS_MAX) as usize;
+        let places =
+            files.map_or(PLACES_MAX, |files| (files / 2).clamp(1, PLACES_MAX as u64) as usize);
+        let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
         Ok(Acceptor {
             listener,
-            tls: tls.map(|config| TlsAcceptor::from(Arc::new(config))),
-            service: service.clone(),
             places: Arc::new(Semaphore::new(places)),
+            greeter: Arc::new(Greeter { tls, service: service.clone() }),
         })
     }
 
@@ -93,34 +111,42 @@ impl Acceptor {
     }
 
     async fn accept(self, give: mpsc::Sender<io::Result<Connection>>) {
-        let acceptor = Arc::new(self);
         loop {
             let accepted = tokio::select! {
                 () = give.closed() => return,
-                accepted = acceptor.next() => accepted,
+                accepted = self.next() => accepted,
             };
             let (stream, peer, place) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    acceptor.note(&format!("no connection can be taken ({error})"), None);
+                    let text = format!("no connection can be taken ({error})");
+                    self.greeter.note("Full", &text, None);
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             };
-            let (acceptor, give) = (acceptor.clone(), give.clone());
+            let longest = match self.places.available_permits() {
+                0 => GREETING_OF_MANY,
+                _ => GREETING_MAX,
+            };
+            let (greeter, give) = (self.greeter.clone(), give.clone());
             tokio::spawn(async move {
-                let longest = GREETING_MAX.min(acceptor.service.slow);
-                let greeted = tokio::time::timeout(longest, acceptor.greet(stream)).await;
+                let longest = longest.min(greeter.service.slow);
+                let greeted = tokio::time::timeout(longest, greeter.greet(stream)).await;
                 let stream = match greeted {
                     Ok(Ok(Some(stream))) => stream,
                     Ok(Ok(None)) => return,
-                    Ok(Err(error)) => return acceptor.note(&error.to_string(), Some(peer)),
+                    Ok(Err(error)) => {
+                        return greeter.note("Connection", &error.to_string(), Some(peer));
+                    }
                     Err(_) => {
                         let text = format!("the client did not greet within {longest:?}");
-                        return acceptor.note(&text, Some(peer));
+                        return greeter.note("Connection", &text, Some(peer));
                     }
                 };
-                let connection = Connection { stream, given: 0, peer, _place: place };
+                let ends = Some(Box::pin(tokio::time::sleep(longest)));
+                let peer = Peer::new(peer);
+                let connection = Connection { stream, given: 0, peer, ends, _place: place };
                 // Without a receiver the node is about to stop.
                 let _ = give.send(Ok(connection)).await;
             });
@@ -131,18 +157,22 @@ impl Acceptor {
         let place = match self.places.clone().try_acquire_owned() {
             Ok(place) => place,
             Err(_) => {
-                self.note("as many connections are open as there may be, and others wait", None);
+                let text = "as many connections are open as there may be: further ones wait";
+                self.greeter.note("Full", text, None);
                 self.places.clone().acquire_owned().await.map_err(io::Error::other)?
             }
         };
         let (stream, peer) = self.listener.accept().await?;
         Ok((stream, peer, place))
     }
+}
 
+impl Greeter {
     /// Returns the stream behind the handshake and the preface; `None` if the client left without a
     /// word, as probes of ports do.
     async fn greet(&self, stream: TcpStream) -> io::Result<Option<Stream>> {
         stream.set_nodelay(true)?;
+        set_tcp_user_timeout(&stream, UNTAKEN_MAX_MS)?;
         if stream.peek(&mut [0]).await? == 0 {
             return Ok(None);
         }
@@ -160,8 +190,8 @@ impl Acceptor {
         }
     }
 
-    fn note(&self, text: &str, peer: Option<SocketAddr>) {
-        self.service.refusals.note(Refused { kind: "Connection", call: "" }, text, peer);
+    fn note(&self, kind: &'static str, text: &str, peer: Option<SocketAddr>) {
+        self.service.refusals.note(Refused { kind, call: "" }, text, peer);
     }
 }
 
@@ -201,7 +231,7 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer(self.peer)
+        self.peer.clone()
     }
 }
 
@@ -211,6 +241,15 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(ends) = &mut self.ends
+            && ends.as_mut().poll(context).is_ready()
+        {
+            if !self.peer.is_let_in() {
+                let text = "the client has made no request that is let in";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)));
+            }
+            self.ends = None;
+        }
         let left = &PREFACE[self.given..];
         if left.is_empty() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);

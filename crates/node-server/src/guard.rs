@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
@@ -21,9 +21,23 @@ const CALLS: [&str; 12] = [
     "Lock", "File",
 ];
 
-/// Address of the client of a connection.
-#[derive(Clone, Copy)]
-pub(crate) struct Peer(pub SocketAddr);
+/// The client of a connection.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    address: SocketAddr,
+    /// Whether a request of it was let in.
+    is_let_in: Arc<AtomicBool>,
+}
+
+impl Peer {
+    pub(crate) fn new(address: SocketAddr) -> Peer {
+        Peer { address, is_let_in: Arc::default() }
+    }
+
+    pub(crate) fn is_let_in(&self) -> bool {
+        self.is_let_in.load(Ordering::Relaxed)
+    }
+}
 
 /// A node's methods, for the clients that it lets in.
 #[derive(Clone)]
@@ -77,12 +91,16 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Answered {
         self.service.requests.fetch_add(1, Ordering::Relaxed);
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+        let client = request.extensions().get::<Peer>().cloned();
+        let peer = client.as_ref().map(|client| client.address);
         let call = call_of(request.uri().path());
         let service = self.service.clone();
         if let Err(status) = self.check_token(request.headers()) {
             service.refusals.note(Refused { kind: "Token", call }, status.message(), peer);
             return Box::pin(std::future::ready(Ok(status.into_http())));
+        }
+        if let Some(client) = client {
+            client.is_let_in.store(true, Ordering::Relaxed);
         }
         let answered = self.inner.call(request);
         Box::pin(async move {

@@ -8,7 +8,6 @@ use crate::figures;
 use crate::guard::Guard;
 use crate::log::Log;
 use crate::options::NodeOptions;
-use crate::refusals::Refusals;
 use crate::service::Service;
 use crate::sessions::{Sessions, hex};
 use crate::stage::Stage;
@@ -91,7 +90,7 @@ impl Service {
             written_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             requests: AtomicU64::new(0),
-            refusals: Refusals::default(),
+            refusals: Arc::default(),
         }
     }
 }

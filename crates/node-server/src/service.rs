@@ -5,7 +5,7 @@ use crate::answer::{Answer, answer, blocking};
 use crate::buffers::Buffers;
 use crate::data::{Data, Part};
 use crate::fair::Session;
-use crate::refusals::Refusals;
+use crate::refusals::{Refusals, Refused};
 use crate::sessions::{Knows, Sessions, kind_of};
 use crate::stage::Stage;
 use crate::writers::{Next, Writers, wait};
@@ -49,7 +49,7 @@ pub(crate) struct Service {
     pub written_bytes: AtomicU64,
     pub sent_bytes: AtomicU64,
     pub requests: AtomicU64,
-    pub refusals: Refusals,
+    pub refusals: Arc<Refusals>,
 }
 
 impl Service {
@@ -171,7 +171,7 @@ impl Service {
         }
         drop(give);
         self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let slow = self.slow;
+        let (slow, refusals) = (self.slow, self.refusals.clone());
         tokio::spawn(async move {
             let _held = (permit, part);
             loop {
@@ -180,6 +180,10 @@ impl Service {
                     piece = pieces.recv() => piece,
                 };
                 let Some((range, read)) = piece else { return };
+                if let Err(error) = &read {
+                    let refused = Refused { kind: error.kind().name(), call: "Read" };
+                    refusals.note(refused, error.message(), None);
+                }
                 if send_range(&tell, (range, slow), read).await.is_err() {
                     return;
                 }

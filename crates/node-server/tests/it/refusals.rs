@@ -213,7 +213,7 @@ fn clients_without_a_word_are_closed() {
         (b"PRI * HTTP/2", "did not greet"),
         (b"GET / HTTP/1.1\r\nHost: node\r\n\r\n", "does not speak gRPC"),
     ] {
-        let node = Logged::start(|options| options.session = Duration::from_millis(600));
+        let node = Logged::start(|options| options.session = Duration::from_secs(12));
         let connect = || TcpStream::connect(node.server.address()).unwrap();
         // One that leaves at once, as probes of ports do, is no refusal.
         drop(connect());
@@ -225,4 +225,45 @@ fn clients_without_a_word_are_closed() {
         let refused = node.refused();
         assert!(matches!(&refused[..], [it] if it.2.contains(told) && it.3 == 1), "{refused:?}");
     }
+}
+
+/// The client speaks HTTP/2 and answers all signs of life, but has no token.
+#[test]
+fn clients_without_a_request_that_is_let_in_are_closed() {
+    let node = Logged::start(|options| {
+        options.session = Duration::from_secs(12);
+        options.tokens = vec!["known".to_owned()];
+    });
+    let mut stream = TcpStream::connect(node.server.address()).unwrap();
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream.write_all(&SETTINGS).unwrap();
+    let mut head = [0; 9];
+    while stream.read_exact(&mut head).is_ok() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut rest = vec![0; length];
+        if stream.read_exact(&mut rest).is_err() {
+            break;
+        }
+        let (kind, is_answer) = (head[3], head[4] & 1 == 1);
+        if kind == 6 && !is_answer {
+            head[4] = 1;
+            let _ = stream.write_all(&[&head[..], &rest].concat());
+        }
+    }
+    let url = NodeUrl::parse(&format!("node://{}/p", node.server.address())).unwrap();
+    url.with_variables([("OUTLIVE_NODE_TOKEN", "known")]).check().unwrap();
+}
+
+/// The kernel takes the connection, and no byte comes back.
+#[test]
+fn a_tls_client_gives_a_silent_node_up() {
+    let silent = std::net::TcpListener::bind(any_port()).unwrap();
+    let url = NodeUrl::parse(&format!("nodes://{}/p", silent.local_addr().unwrap())).unwrap();
+    let dir = TempDir::new().unwrap();
+    certificates(dir.path(), &[]);
+    let ca = dir.path().join("ca.pem");
+    let error =
+        url.with_variables([("OUTLIVE_NODE_CA", ca.to_str().unwrap())]).check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
 }

@@ -24,7 +24,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 /// Longest wait for a connection.
-const CONNECT_MAX: Duration = Duration::from_secs(3);
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Pause between two signs of life of a connection, and the longest wait for the answer to one. A
 /// node that gives none for both is silent: its requests fail.
 const PING: Duration = Duration::from_secs(4);

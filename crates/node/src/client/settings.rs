@@ -1,5 +1,6 @@
 //! Access to nodes: token and certificates, from variables.
 
+use super::connection::CONNECT_MAX;
 use outlive_types::{Error, Result};
 use std::fs;
 use std::path::Path;
@@ -86,9 +87,11 @@ fn tls(variables: Variables) -> Result<Tls> {
 impl Tls {
     /// Returns the settings of gRPC's library.
     pub(crate) fn config(&self) -> ClientTlsConfig {
+        // A node that is stopped takes a connection all the same, and says nothing.
+        let config = ClientTlsConfig::new().timeout(CONNECT_MAX);
         let config = match &self.roots {
-            Some(roots) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(roots)),
-            None => ClientTlsConfig::new().with_native_roots(),
+            Some(roots) => config.ca_certificate(Certificate::from_pem(roots)),
+            None => config.with_native_roots(),
         };
         match &self.identity {
             Some((certificate, key)) => config.identity(Identity::from_pem(certificate, key)),
