@@ -1,7 +1,7 @@
 //! The connections of a process to a node, and its session there.
 
 use crate::client::held::HeldLocks;
-use crate::client::settings::Settings;
+use crate::client::settings::{CONNECT_MAX, Settings};
 use crate::protocol::{HelloReply, HelloRequest, PART_BYTES, RENEWALS, TOKEN_HEADER, VERSION};
 use crate::status::{error_of, explain, is_silence};
 use crate::stubs::node_client::NodeClient;
@@ -23,8 +23,6 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-/// Longest wait for a connection.
-pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Pause between two signs of life of a connection, and the longest wait for the answer to one. A
 /// node that gives none for both is silent: its requests fail.
 const PING: Duration = Duration::from_secs(4);

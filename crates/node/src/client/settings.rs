@@ -1,10 +1,13 @@
 //! Access to nodes: token and certificates, from variables.
 
-use super::connection::CONNECT_MAX;
 use outlive_types::{Error, Result};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+/// Longest wait for a connection.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// Looks up an environment variable.
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
