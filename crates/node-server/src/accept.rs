@@ -31,7 +31,8 @@ use tonic::transport::server::Connected;
 /// Longest wait for a client's part of a TLS handshake, and for its first bytes; then for its first
 /// request that is let in.
 const GREETING_MAX: Duration = Duration::from_secs(10);
-/// The same while connections wait for a place: clients take a node that is silent for 8 s as away.
+/// The same while connections wait for a place, and at least: clients take a node that is silent for
+/// 8 s as away, and a busy machine may need a moment.
 const GREETING_OF_MANY: Duration = Duration::from_secs(2);
 /// Longest time for which a client may take nothing that is sent.
 const UNTAKEN_MAX_MS: u32 = 20_000;
@@ -131,7 +132,7 @@ impl Acceptor {
             };
             let (greeter, give) = (self.greeter.clone(), give.clone());
             tokio::spawn(async move {
-                let longest = longest.min(greeter.service.slow);
+                let longest = greeter.service.slow.clamp(GREETING_OF_MANY, longest);
                 let greeted = tokio::time::timeout(longest, greeter.greet(stream)).await;
                 let stream = match greeted {
                     Ok(Ok(Some(stream))) => stream,
