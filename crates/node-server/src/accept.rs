@@ -31,8 +31,8 @@ use tonic::transport::server::Connected;
 /// Longest wait for a client's part of a TLS handshake, and for its first bytes; then for its first
 /// request that is let in.
 const GREETING_MAX: Duration = Duration::from_secs(10);
-/// The same while connections wait for a place, and at least: clients take a node that is silent for
-/// 8 s as away, and a busy machine may need a moment.
+/// The same while connections wait for a place: clients take a node as away that is silent for 8 s. A
+/// busy machine needs as much at least.
 const GREETING_OF_MANY: Duration = Duration::from_secs(2);
 /// Longest time for which a client may take nothing that is sent.
 const UNTAKEN_MAX_MS: u32 = 20_000;
