@@ -106,6 +106,9 @@ class Program:
         if not line:
             raise SystemExit("the program has ended; its error is above")
         reply: dict[str, Any] = json.loads(line)
+        # It may have begun before this wait.
+        if reply["s"] > LONGEST_S:
+            raise SystemExit(f"a call took {reply['s']:.0f} s")
         return reply
 
     def end(self) -> None:
@@ -252,7 +255,9 @@ class Storm:
     def one(self, event: str, work: str) -> dict[str, Any]:
         """One run; returns what it was, and its longest call."""
         number = self.chance.randrange(NODES)
-        committed, calls, is_during = self.last_commit(), [], True
+        committed, calls = self.last_commit(), []
+        # Not known of saves: the program saves without a pause.
+        is_during: bool | None = None
         program = self.program()
         try:
             calls.append(self.restored(program, committed))
@@ -341,7 +346,7 @@ def main() -> None:
         for run in range(args.runs):
             one = storm.one(*chances[run % len(chances)])
             done.append(one)
-            during = "" if one["during"] else ", which had ended"
+            during = ", which had ended" if one["during"] is False else ""
             name = f"{one['event']} beside {one['work']}{during}"
             print(f"{run + 1:3}  {name:40} longest call {one['longest_s']:5.1f} s", file=sys.stderr)
             if (run + 1) % 10 == 0:
@@ -360,8 +365,10 @@ def report(done: list[dict[str, Any]], commits: int) -> None:
     for event, work in itertools.product(dict.fromkeys(it["event"] for it in done), WORKS):
         runs = [it for it in done if (it["event"], it["work"]) == (event, work)]
         if runs:
-            met, longest = sum(it["during"] for it in runs), max(it["longest_s"] for it in runs)
-            print(f"{event:10} {work:8} {met:3} of {len(runs)} during it, longest {longest:5.1f} s")
+            longest = max(it["longest_s"] for it in runs)
+            met = [it["during"] for it in runs if it["during"] is not None]
+            during = f", {sum(met)} during it" if met else ""
+            print(f"{event:10} {work:8} {len(runs)} runs{during}, longest call {longest:.1f} s")
     print(f"{len(done)} runs, {commits} steps: nothing committed was lost")
 
 

@@ -92,8 +92,8 @@ struct World {
     parts_begun: u64,
     /// Targets that cannot be reached now.
     away: BTreeSet<usize>,
-    /// Targets that take long to finish or delete a shard.
-    slow: BTreeSet<usize>,
+    /// Targets that take long to finish or delete a shard, and whether programs leave them alone then.
+    slow: BTreeMap<usize, bool>,
     /// Operations that were given up, and have not happened yet.
     late: Vec<slow::Late>,
     /// The visible records, by log replica and job.

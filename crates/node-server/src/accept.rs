@@ -121,7 +121,7 @@ impl Acceptor {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     let text = format!("no connection can be taken ({error})");
-                    self.greeter.note("Full", &text, None);
+                    self.greeter.service.refusals.note_wait(&text);
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -137,12 +137,10 @@ impl Acceptor {
                 let stream = match greeted {
                     Ok(Ok(Some(stream))) => stream,
                     Ok(Ok(None)) => return,
-                    Ok(Err(error)) => {
-                        return greeter.note("Connection", &error.to_string(), Some(peer));
-                    }
+                    Ok(Err(error)) => return greeter.refuse(&error.to_string(), peer),
                     Err(_) => {
                         let text = format!("the client did not greet within {longest:?}");
-                        return greeter.note("Connection", &text, Some(peer));
+                        return greeter.refuse(&text, peer);
                     }
                 };
                 let ends = Some(Box::pin(tokio::time::sleep(longest)));
@@ -159,7 +157,7 @@ impl Acceptor {
             Ok(place) => place,
             Err(_) => {
                 let text = "as many connections are open as there may be: further ones wait";
-                self.greeter.note("Full", text, None);
+                self.greeter.service.refusals.note_wait(text);
                 self.places.clone().acquire_owned().await.map_err(io::Error::other)?
             }
         };
@@ -191,8 +189,8 @@ impl Greeter {
         }
     }
 
-    fn note(&self, kind: &'static str, text: &str, peer: Option<SocketAddr>) {
-        self.service.refusals.note(Refused { kind, call: "" }, text, peer);
+    fn refuse(&self, text: &str, peer: SocketAddr) {
+        self.service.refusals.note(Refused { kind: "Connection", call: "" }, text, Some(peer));
     }
 }
 

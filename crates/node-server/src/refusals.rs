@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 /// Shortest time between two lines of one kind and call.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// A kind of refusal.
+/// A kind of refusal, or of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Refused {
-    /// Kind of the error; or `Connection`, `Token`, or `Message` for one that cannot be understood.
+    /// Kind of the error; or `Connection`, `Token`, or `Message` for one that cannot be understood. Of
+    /// connections `Full` is a wait.
     pub kind: &'static str,
     /// The method of the protocol; empty for connections.
     pub call: &'static str,
@@ -41,12 +42,22 @@ impl Refusals {
     /// Notes a refusal.
     pub(crate) fn note(&self, refused: Refused, text: &str, peer: Option<SocketAddr>) {
         self.all.fetch_add(1, Ordering::Relaxed);
+        self.tell(refused, text, peer);
+    }
+
+    /// Keeps a line for the log.
+    fn tell(&self, refused: Refused, text: &str, peer: Option<SocketAddr>) {
         let none = || Untold { told: None, times: 0, text: String::new(), peer: None };
         let mut kinds = self.kinds.lock();
         let untold = kinds.entry(refused).or_insert_with(none);
         untold.times += 1;
         text.clone_into(&mut untold.text);
         untold.peer = peer;
+    }
+
+    /// Notes that connections have to wait: nothing is refused.
+    pub(crate) fn note_wait(&self, text: &str) {
+        self.tell(Refused { kind: "Full", call: "" }, text, None);
     }
 
     /// Returns how many there were in all.
@@ -104,5 +115,7 @@ mod tests {
         refusals.note(token, "last", None);
         assert_eq!(times(&refusals.due(began + PAUSE, true)), [1]);
         assert_eq!(refusals.count(), 1004);
+        refusals.note_wait("no place is free");
+        assert_eq!((times(&refusals.due(began, false)), refusals.count()), (vec![1], 1004));
     }
 }

@@ -16,8 +16,8 @@ pub(crate) enum Blow {
     /// The target cannot be reached until it is back.
     Away,
     /// The target finishes and deletes shards too late until it is back; all else fails if it is
-    /// away, too.
-    Slow { is_away: bool },
+    /// away, too. Programs may leave it alone meanwhile.
+    Slow { is_away: bool, is_left_alone: bool },
     /// A new disk replaces it; with `marker` it has the marker of the old one.
     Empty { marker: bool },
     /// An old copy of its disk replaces it.

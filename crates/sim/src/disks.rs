@@ -124,8 +124,8 @@ impl Actor {
                 return Ok(());
             }
             let disk = disks[self.rng.below(disks.len() as u64) as usize];
-            let is_away = self.rng.below(4) == 0;
-            if !self.pool_world.strike(disk, &Blow::Slow { is_away }) {
+            let (is_away, is_left_alone) = (self.rng.below(4) == 0, self.rng.below(2) == 0);
+            if !self.pool_world.strike(disk, &Blow::Slow { is_away, is_left_alone }) {
                 continue;
             }
             self.dice.turns().remark(|| format!("target {disk} gets slow"));

@@ -250,7 +250,9 @@ impl PoolWorld {
                 return;
             }
             Blow::Away => drop(self.world.set_away(disk, true)),
-            Blow::Slow { is_away } => self.world.set_slow(disk, *is_away),
+            Blow::Slow { is_away, is_left_alone } => {
+                self.world.set_slow(disk, *is_away, *is_left_alone);
+            }
             Blow::Empty { marker } => {
                 self.world.lose_target(disk);
                 if !marker {

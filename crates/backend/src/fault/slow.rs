@@ -1,5 +1,6 @@
-//! Targets that answer too late: the caller gives an operation up, and it happens afterwards. As
-//! behind a watch, a program uses such a target no more until all that it gave up has happened.
+//! Targets that answer too late: the caller gives an operation up, and it happens afterwards. Behind a
+//! watch, a program uses such a target no more until all that it gave up has happened. Behind a broken
+//! connection it does not know of it, and goes on.
 
 use super::{FaultProcess, FaultWorld, Owner, World};
 use crate::ShardName;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 pub(super) struct Late {
     pub(super) target: usize,
     process: FaultProcess,
+    /// Whether the program leaves the target alone until it has happened.
+    is_left_alone: bool,
     name: String,
     /// The shard that it deletes, if it deletes a finished one.
     deletes: Option<ShardName>,
@@ -24,11 +27,12 @@ impl fmt::Debug for Late {
 }
 
 impl FaultWorld {
-    /// Makes a target slow: what finishes or deletes a shard fails, and happens later. All else fails
-    /// if it is away, too. [`FaultWorld::set_away`] ends both.
-    pub fn set_slow(&self, number: usize, is_away: bool) {
+    /// Makes a target slow: what finishes or deletes a shard fails, and happens later. If it is left
+    /// alone, all else fails for a program that has given something up, until that has happened. All else
+    /// fails if it is away, too. [`FaultWorld::set_away`] ends the slowness.
+    pub fn set_slow(&self, number: usize, is_away: bool, is_left_alone: bool) {
         let mut world = self.lock();
-        world.slow.insert(number);
+        world.slow.insert(number, is_left_alone);
         if is_away {
             world.away.insert(number);
         }
@@ -60,7 +64,7 @@ impl FaultWorld {
 
 impl World {
     /// Keeps an operation for later, and returns the error for its program, if the target is slow and
-    /// the program asks for the first time.
+    /// the program does not leave it alone.
     pub(super) fn delay(
         &mut self,
         (owner, target): (&Owner, usize),
@@ -68,22 +72,18 @@ impl World {
         deletes: Option<ShardName>,
         happens: impl FnOnce(&mut World) + Send + 'static,
     ) -> Result<(), Error> {
-        let is_delayed = self.alive(owner).is_ok()
-            && self.slow.contains(&target)
-            && !self.is_left_alone(owner, target);
-        if !is_delayed {
-            return Ok(());
-        }
+        let slow = self.slow.get(&target).copied();
+        let slow = slow.filter(|_| self.alive(owner).is_ok() && !self.is_left_alone(owner, target));
+        let Some(is_left_alone) = slow else { return Ok(()) };
         let process = owner.process.clone();
         let happens = Box::new(happens);
-        self.late.push(Late { target, process, name: name(), deletes, happens });
-        Err(Error::retry("the simulated target has not answered yet, and is left alone"))
+        self.late.push(Late { target, process, is_left_alone, name: name(), deletes, happens });
+        Err(Error::retry("the simulated target has not answered"))
     }
 
-    /// Whether a program has given up an operation of the target that has not happened yet.
+    /// Whether a program leaves a target alone: what it gave up there has not happened yet.
     pub(super) fn is_left_alone(&self, owner: &Owner, target: usize) -> bool {
-        self.late
-            .iter()
-            .any(|late| late.target == target && Arc::ptr_eq(&late.process.0, &owner.process.0))
+        let mut of_it = self.late.iter().filter(|late| late.target == target && late.is_left_alone);
+        of_it.any(|late| Arc::ptr_eq(&late.process.0, &owner.process.0))
     }
 }

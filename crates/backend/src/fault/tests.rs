@@ -302,7 +302,7 @@ fn what_a_slow_target_was_asked_happens_later_or_never() {
     let world = FaultWorld::new();
     let (one, other) = (world.process().0, world.process().0);
     put(&*one, OLD, 1).unwrap();
-    let make_slow = |is_away| world.set_slow(0, is_away);
+    let make_slow = |is_away| world.set_slow(0, is_away, true);
     make_slow(false);
     put(&*one, NEW, 2).unwrap_err();
     // Its program leaves the target alone, and others do not.
@@ -332,4 +332,20 @@ fn what_a_slow_target_was_asked_happens_later_or_never() {
     world.cut_target(0, CutMode::Lost);
     world.set_away(0, false);
     assert_eq!((world.late(), first_byte(&world, OLD).unwrap()), (0, 4));
+}
+
+#[test]
+fn a_program_may_not_know_that_something_happens_later() {
+    let world = FaultWorld::new();
+    let one = world.process().0;
+    put(&*one, OLD, 1).unwrap();
+    world.set_slow(0, false, false);
+    one.delete(OLD).unwrap_err();
+    one.delete(OLD).unwrap_err();
+    assert_eq!((one.list().unwrap(), world.late()), (vec![OLD], 2));
+    world.set_away(0, false);
+    one.delete(OLD).unwrap();
+    put(&*one, OLD, 2).unwrap();
+    world.let_happen(1).unwrap();
+    assert_eq!(one.list().unwrap(), []);
 }

@@ -387,15 +387,14 @@ fn silent_connections_take_neither_the_node_nor_its_last_handle() {
     while node.sockets() < idle + 40 {
         thread::sleep(Duration::from_millis(10));
     }
-    let (pool, files) = (node.url("pool"), dir.path().join("files"));
-    loop {
-        let made = outlive(&["pool", "init", &pool]);
+    let mut pools = (0..).map(|number| node.url(&format!("pool{number}")));
+    let pool = pools.find(|pool| {
+        let made = outlive(&["pool", "init", pool]);
         let sockets = node.sockets();
         assert!(sockets <= idle + 40, "{sockets} sockets");
-        if made.code == 0 {
-            break;
-        }
-    }
+        made.code == 0
+    });
+    let (pool, files) = (pool.unwrap(), dir.path().join("files"));
     write_files(&files, 1);
     done(&["put", &pool, "tree", text(&files)]);
     done(&["verify", &pool]);
