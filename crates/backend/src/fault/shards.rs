@@ -162,6 +162,34 @@ impl Target for FaultTarget {
     }
 }
 
+impl World {
+    /// Removes and returns a writer's part, if it is still there.
+    fn take_part(&mut self, key: (usize, ShardName), part: u64) -> Option<Part> {
+        let is_there = self.parts.get(&key).is_some_and(|there| there.number == part);
+        if is_there { self.parts.remove(&key) } else { None }
+    }
+
+    /// Makes the shard of a writer's part visible.
+    fn show_part(
+        &mut self,
+        key: (usize, ShardName),
+        part: u64,
+        replaces: bool,
+        length: u64,
+    ) -> Result<()> {
+        let shard = key.1;
+        if !replaces && self.shards.contains_key(&key) {
+            return Err(exists(PLACE, shard));
+        }
+        let gone = || Error::retry(format!("shard {shard} was deleted while it was written"));
+        let mut bytes = self.take_part(key, part).ok_or_else(gone)?.bytes;
+        bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+        let before = self.shards.remove(&key);
+        self.shards.insert(key, Kept { part, ..Kept::visible(bytes, before) });
+        Ok(())
+    }
+}
+
 struct FaultWriter {
     on: usize,
     world: FaultWorld,
@@ -197,13 +225,6 @@ impl FaultWriter {
         part.number == self.part
     }
 
-    /// Removes and returns the writer's part, if it is still there.
-    fn take_part(&self, world: &mut World) -> Option<Part> {
-        let key = (self.on, self.shard);
-        let is_there = world.parts.get(&key).is_some_and(|part| self.is_mine(part));
-        if is_there { world.parts.remove(&key) } else { None }
-    }
-
     /// Keeps the whole finish for later, if the target is slow.
     fn delay(&mut self, length: u64) -> Result<()> {
         let (on, shard, number, replaces) = (self.on, self.shard, self.part, self.replaces);
@@ -211,15 +232,10 @@ impl FaultWriter {
         let mut world = self.world.lock();
         let delayed = world.delay((&self.owner, on), name, None, move |world| {
             let key = (on, shard);
-            if world.parts.get(&key).is_none_or(|part| part.number != number) {
-                return;
-            }
-            let Some(Part { mut bytes, .. }) = world.parts.remove(&key) else { return };
-            if replaces || !world.shards.contains_key(&key) {
-                bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
-                let mut kept = Kept { part: number, ..Kept::visible(bytes, None) };
-                kept.make_durable();
-                world.shards.insert(key, kept);
+            match world.show_part(key, number, replaces, length) {
+                Ok(()) => drop(world.shards.entry(key).and_modify(Kept::make_durable)),
+                // As when a writer is dropped.
+                Err(_) => drop(world.take_part(key, number)),
             }
         });
         drop(world);
@@ -233,16 +249,7 @@ impl FaultWriter {
         let step =
             world.target_step(&self.owner, self.on, || format!("finish {shard}: make it visible"));
         if step.takes_effect() {
-            let key = (self.on, shard);
-            if !self.replaces && world.shards.contains_key(&key) {
-                return Err(exists(PLACE, shard));
-            }
-            let gone = || Error::retry(format!("shard {shard} was deleted while it was written"));
-            let mut bytes = self.take_part(world).ok_or_else(gone)?.bytes;
-            bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
-            let before = world.shards.remove(&key);
-            let kept = Kept { part: self.part, ..Kept::visible(bytes, before) };
-            world.shards.insert(key, kept);
+            world.show_part((self.on, shard), self.part, self.replaces, length)?;
         }
         world.end(step)
     }
@@ -273,7 +280,7 @@ impl FaultWriter {
     /// Removes the part after a failed or missing finish, if the machine still runs.
     fn clean(&self, world: &mut World) {
         if !self.is_late && world.alive(&self.owner).is_ok() {
-            self.take_part(world);
+            world.take_part((self.on, self.shard), self.part);
         }
     }
 }
