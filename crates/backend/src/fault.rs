@@ -361,10 +361,7 @@ impl FaultWorld {
         let mut world = self.lock();
         match is_away {
             true => !world.away.insert(number),
-            false => {
-                world.slow.remove(&number);
-                world.away.remove(&number)
-            }
+            false => world.away.remove(&number),
         }
     }
 

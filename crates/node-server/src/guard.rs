@@ -2,8 +2,8 @@
 
 use crate::refusals::Refused;
 use crate::service::Service;
-use outlive_node::protocol::{KIND_HEADER, TOKEN_HEADER};
-use outlive_types::ErrorKind;
+use outlive_node::error_of;
+use outlive_node::protocol::TOKEN_HEADER;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -108,7 +108,8 @@ where
             if let Some(status) = Status::from_header_map(response.headers())
                 && status.code() != tonic::Code::Ok
             {
-                let kind = kind_of(response.headers());
+                // A status without an error of ours is from the library that reads messages.
+                let kind = error_of(&status).map_or("Message", |error| error.kind().name());
                 service.refusals.note(Refused { kind, call }, status.message(), peer);
             }
             Ok(response)
@@ -119,11 +120,4 @@ where
 fn call_of(path: &str) -> &'static str {
     let last = path.rsplit('/').next();
     CALLS.into_iter().find(|call| Some(*call) == last).unwrap_or("other")
-}
-
-/// Returns the kind of the error; an error without one comes from the library that reads messages.
-fn kind_of(headers: &HeaderMap) -> &'static str {
-    let said = headers.get(KIND_HEADER).and_then(|kind| kind.to_str().ok());
-    let kinds = ErrorKind::ALL.into_iter().map(ErrorKind::name);
-    kinds.into_iter().find(|kind| Some(*kind) == said).unwrap_or("Message")
 }

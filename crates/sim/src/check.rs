@@ -15,7 +15,7 @@ pub fn check(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     pool_world.world.reboot();
     while pool_world.world.let_happen(0).is_some() {}
     for target in 0..pool_world.space.targets_max() {
-        pool_world.world.set_away(target, false);
+        pool_world.world.set_quick(target);
     }
     let (pool, read) = pool_world.quiet_pool(rng.next_u64());
     let at = |what: String| format!("at the end, pool {}: {what}", pool_world.name);

@@ -142,7 +142,7 @@ impl Actor {
                     self.dice.turns().remark(|| format!("target {disk} is started again"));
                 }
             }
-            world.set_away(disk, false);
+            world.set_quick(disk);
             self.dice.turns().remark(|| format!("target {disk} answers"));
             while world.late() > 0 {
                 pause("a target is behind");

@@ -93,13 +93,23 @@ pub(crate) fn empty_leaving_targets(pool: &Pool, pool_world: &PoolWorld) -> Resu
     if !pool_world.space.operated {
         return Ok(());
     }
-    let report = commanded(pool, pool_world, || repair(pool, RepairOptions::default()));
-    let report = report.map_err(|error| format!("a quiet repair before the gcs: {error}"))?;
+    let quiet = || {
+        let report = commanded(pool, pool_world, || repair(pool, RepairOptions::default()));
+        report.map_err(|error| format!("a quiet repair before the gcs: {error}"))
+    };
+    let mut report = quiet()?;
     let is_fast = |id: &u32| {
         pool_world.rows().iter().any(|row| row.id == Some(*id) && row.tier == Tier::Fast)
     };
-    // Where too little is left of a pack that no checkpoint needs, a gc has to delete it first.
-    match report.left.keys().any(is_fast) && report.unneeded == 0 {
+    // Too little is left of packs that no checkpoint needs: the report asks for a gc, and then this
+    // command again.
+    if report.left.keys().any(is_fast) && report.unneeded > 0 {
+        let fence = pool.jobs().map_err(|error| error.to_string())?;
+        let collected = collect(pool, &GcOptions { fence, ..GcOptions::default() });
+        collected.map_err(|error| format!("the gc that a repair asks for: {error}"))?;
+        report = quiet()?;
+    }
+    match report.left.keys().any(is_fast) {
         false => Ok(()),
         true => Err(format!("a quiet repair leaves shards where none are to be: {report:?}")),
     }

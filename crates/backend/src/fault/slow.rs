@@ -29,13 +29,21 @@ impl fmt::Debug for Late {
 impl FaultWorld {
     /// Makes a target slow: what finishes or deletes a shard fails, and happens later. If it is left
     /// alone, all else fails for a program that has given something up, until that has happened. All else
-    /// fails if it is away, too. [`FaultWorld::set_away`] ends the slowness.
+    /// fails if it is away, too.
     pub fn set_slow(&self, number: usize, is_away: bool, is_left_alone: bool) {
         let mut world = self.lock();
         world.slow.insert(number, is_left_alone);
         if is_away {
             world.away.insert(number);
         }
+    }
+
+    /// Makes a target answer at once again, and reachable. Operations that were given up have still not
+    /// happened.
+    pub fn set_quick(&self, number: usize) {
+        let mut world = self.lock();
+        world.slow.remove(&number);
+        world.away.remove(&number);
     }
 
     /// Returns the number of operations that were given up and have not happened yet.

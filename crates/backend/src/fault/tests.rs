@@ -311,7 +311,7 @@ fn what_a_slow_target_was_asked_happens_later_or_never() {
     assert_eq!(other.unfinished().unwrap(), [NEW]);
     other.delete(OLD).unwrap_err();
     assert_eq!((world.late(), world.late_deletes()), (2, vec![(0, OLD)]));
-    world.set_away(0, false);
+    world.set_quick(0);
     other.length(OLD).unwrap_err();
     assert!(world.let_happen(1).unwrap().starts_with("delete"));
     assert!(world.let_happen(0).unwrap().starts_with("finish"));
@@ -320,7 +320,7 @@ fn what_a_slow_target_was_asked_happens_later_or_never() {
     // A later writer of the shard keeps the late one from finishing.
     make_slow(false);
     put(&*one, OLD, 3).unwrap_err();
-    world.set_away(0, false);
+    world.set_quick(0);
     put(&*other, OLD, 4).unwrap();
     world.let_happen(0).unwrap();
     assert_eq!(first_byte(&world, OLD).unwrap(), 4);
@@ -330,7 +330,7 @@ fn what_a_slow_target_was_asked_happens_later_or_never() {
     one.delete(OLD).unwrap_err();
     assert_eq!(world.late(), 1);
     world.cut_target(0, CutMode::Lost);
-    world.set_away(0, false);
+    world.set_quick(0);
     assert_eq!((world.late(), first_byte(&world, OLD).unwrap()), (0, 4));
 }
 
@@ -343,7 +343,7 @@ fn a_program_may_not_know_that_something_happens_later() {
     one.delete(OLD).unwrap_err();
     one.delete(OLD).unwrap_err();
     assert_eq!((one.list().unwrap(), world.late()), (vec![OLD], 2));
-    world.set_away(0, false);
+    world.set_quick(0);
     one.delete(OLD).unwrap();
     put(&*one, OLD, 2).unwrap();
     world.let_happen(1).unwrap();
