@@ -291,11 +291,12 @@ impl Pool {
     /// Makes one pass over all packs.
     fn pass(&self, options: RepairOptions, uses: &dyn PackUses) -> Result<RepairReport> {
         let targets = self.targets();
-        // Listed before and after: a shard that is finished meanwhile is unfinished in one of both
-        // lists, or is in the listing between them.
-        let mut unfinished = self.unfinished_fast()?;
-        let packs = self.by_pack(&targets, &targets.list_durable()?);
-        unfinished.append(&mut self.unfinished_fast()?);
+        // A writer begins all shards of a pack before it finishes one. So each shard of a pack that
+        // is listed first is then unfinished, or is listed by the end, or will never come.
+        let begun = self.by_pack(&targets, &targets.list_durable()?);
+        let unfinished = self.unfinished_fast()?;
+        let mut packs = self.by_pack(&targets, &targets.list_durable()?);
+        packs.retain(|pack, _| begun.contains_key(pack));
         let trimmed = uses.trimmed(self)?;
         let mut report = RepairReport { packs: packs.len() as u64, ..RepairReport::default() };
         let (mut named, mut work) = (None::<Option<Named>>, Vec::new());

@@ -78,3 +78,54 @@ fn a_pack_that_is_begun_at_any_look_of_a_repair_gets_no_shards() {
         assert_eq!(listed, [(first, on)], "{what}");
     }
 }
+
+/// The saver begins at one look of the repair, and has finished all at another one.
+#[test]
+fn a_pack_that_is_written_between_any_two_looks_of_a_repair_gets_no_shards() {
+    let late = pack(9);
+    let names = [0, 1].map(|shard| ShardName { pack: late, shard });
+    for begins in 0.. {
+        let (mut is_begun, mut is_whole) = (false, true);
+        for ends in begins.. {
+            let what = format!("begun at look {begins}, whole at look {ends}");
+            let fixture = Arc::new(Fixture::new(3, Redundancy::mirror(2), true));
+            let pool = fixture.pool();
+            write(&pool, 9).unwrap();
+            let on = names.map(|name| pool.targets().find(name).unwrap());
+            let kept = [6, 7];
+            (0..2).for_each(|at| copy_by_hand(&fixture, names[at], on[at], kept[at]));
+            pool.delete_pack(late).unwrap();
+            let (steps, world) = (Arc::new(Mutex::new((false, false))), fixture.clone());
+            let (done, mut writers) = (steps.clone(), Vec::new());
+            let (pool, _) = fixture.process_that(Looks::hook(move |look| {
+                let targets = world.world.process_with(PLACES).0;
+                let bytes = |at: usize| bytes_of(&*targets[kept[at]], names[at]);
+                if look == begins {
+                    writers.extend((0..2).map(|at| {
+                        targets[on[at]].create(names[at], bytes(at).len() as u64).unwrap()
+                    }));
+                    done.lock().0 = true;
+                }
+                if look == ends {
+                    for (at, mut writer) in writers.drain(..).enumerate() {
+                        let length = bytes(at).len() as u64;
+                        writer.write(0, bytes(at).share()).wait().unwrap();
+                        writer.finish(length).wait().unwrap();
+                    }
+                    done.lock().1 = true;
+                }
+            }));
+            let report = pool.repair(RepairOptions::default(), &Says::default()).unwrap();
+            (is_begun, is_whole) = *steps.lock();
+            assert!(report.is_whole(), "{what}: {report:?}");
+            assert_eq!((report.shards, report.moved), (0, 0), "{what}: {report:?}");
+            if !is_whole {
+                break;
+            }
+        }
+        if !is_begun {
+            assert!(begins > 8 && !is_whole, "a repair has {begins} looks");
+            break;
+        }
+    }
+}
