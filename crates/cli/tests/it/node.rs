@@ -1,7 +1,7 @@
 //! Storage nodes as processes, and pools on them.
 
 use crate::common::{command, json, outlive};
-use crate::space::Mount;
+use crate::space::{Mount, noise};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -325,6 +325,29 @@ fn a_node_starts_on_a_full_disk_and_a_prune_frees_it() {
     check_files(&pool, "tree", &files, &dir.path().join("back"));
     done(&["prune", &pool, "tree", "--keep-last", "1"]);
     fs::remove_file(dir.path().join("disk/filler")).unwrap();
+    done(&["verify", &pool]);
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+}
+
+#[test]
+fn a_disk_that_gets_full_in_the_middle_of_a_shard_gives_the_space_back() {
+    let dir = TempDir::new().unwrap();
+    let Some(disk) = Mount::new(dir.path().join("disk"), "60m") else { return };
+    let node = Node::start(disk.0.clone());
+    let (pool, files, large) = (node.url("p"), dir.path().join("files"), dir.path().join("large"));
+    done(&["pool", "init", &pool]);
+    write_files(&files, 1);
+    done(&["put", &pool, "tree", text(&files)]);
+    fs::write(&large, noise(7, 100 << 20)).unwrap();
+    for _ in 0..3 {
+        let full = outlive(&["put", &pool, "large", text(&large)]);
+        assert_eq!(full.code, 4, "{full:?}");
+        assert!(full.err.contains("node://") && full.err.contains("No space left"), "{full:?}");
+    }
+    // A gc deletes the packs that were whole; of the others nothing is left.
+    done(&["gc", &pool]);
+    fs::write(&large, noise(8, 40 << 20)).unwrap();
+    done(&["put", &pool, "large", text(&large)]);
     done(&["verify", &pool]);
     check_files(&pool, "tree", &files, &dir.path().join("back"));
 }

@@ -17,7 +17,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut noise = vec![0; bytes];
     SeededRng::new(seed).fill(&mut noise);
     noise
