@@ -237,6 +237,29 @@ fn a_parent_and_its_child_use_one_node() {
     assert_eq!(target.list().unwrap(), [name(1), name(2), name(3)]);
 }
 
+/// A client uses more connections where the network gives each one little.
+#[test]
+fn more_connections_are_used_where_one_does_not_fill_the_link() {
+    let served = serve(1, |_| ());
+    let relay = Relay::before(served.server.address());
+    let location = at(relay.address());
+    location.make_folders(&["packs"]).unwrap();
+    let target = location.open_target(&options()).unwrap();
+    put(&*target, name(0), 0, 128 << 10).unwrap();
+    assert_eq!(relay.taken(), 3, "one for small requests, and two");
+    relay.pace(4 << 20);
+    // The client goes on until it knows that eight carry the most.
+    for pack in 1.. {
+        put(&*target, name(pack), pack as u8, 16 << 20).unwrap();
+        if relay.taken() == 9 {
+            break;
+        }
+    }
+    relay.pace(0);
+    assert_eq!(whole(&*target, name(1)), vec![1; 16 << 20]);
+    assert_eq!(relay.taken(), 9);
+}
+
 #[test]
 fn what_is_too_long_is_refused() {
     let served: Served = serve(1, |_| ());

@@ -1,10 +1,11 @@
-//! A relay of connections, which cuts them or holds their bytes.
+//! A relay of connections, which cuts them, holds their bytes, or lets few a second through.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// Bytes that wait in the relay.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +31,9 @@ struct State {
     held: Mutex<Held>,
     changed: Condvar,
     open: Mutex<Vec<TcpStream>>,
+    /// Bytes a second that each connection carries in each direction; any number if it is 0.
+    pace: AtomicU32,
+    taken: AtomicUsize,
 }
 
 impl Relay {
@@ -41,6 +45,7 @@ impl Relay {
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(to) else { continue };
+                of.taken.fetch_add(1, Ordering::SeqCst);
                 client.set_nodelay(true).unwrap();
                 server.set_nodelay(true).unwrap();
                 let mut open = of.open.lock().unwrap();
@@ -74,6 +79,16 @@ impl Relay {
         self.state.cuts.load(Ordering::SeqCst)
     }
 
+    /// Lets each connection carry this many bytes a second in each direction, and no more.
+    pub fn pace(&self, bytes_per_s: u32) {
+        self.state.pace.store(bytes_per_s, Ordering::SeqCst);
+    }
+
+    /// Returns the number of connections that were made.
+    pub fn taken(&self) -> usize {
+        self.state.taken.load(Ordering::SeqCst)
+    }
+
     /// Holds bytes, or passes them on again.
     pub fn hold(&self, holds: Held) {
         *self.state.held.lock().unwrap() = holds;
@@ -90,6 +105,10 @@ impl State {
                 held = self.changed.wait(held).unwrap();
             }
             drop(held);
+            let pace = self.pace.load(Ordering::SeqCst);
+            if pace > 0 {
+                thread::sleep(Duration::from_secs_f64(length as f64 / f64::from(pace)));
+            }
             let left = self.left.load(Ordering::SeqCst);
             let cuts =
                 left >= 0 && self.left.fetch_sub(length as i64, Ordering::SeqCst) <= length as i64;

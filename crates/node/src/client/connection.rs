@@ -1,6 +1,7 @@
 //! The connections of a process to a node, and its session there.
 
 use crate::client::held::HeldLocks;
+use crate::client::lanes::{CONNECTIONS_MAX, Lanes};
 use crate::client::settings::{CONNECT_MAX, Settings};
 use crate::protocol::{HelloReply, HelloRequest, PART_BYTES, RENEWALS, TOKEN_HEADER, VERSION};
 use crate::status::{error_of, explain, is_silence};
@@ -14,10 +15,9 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::{OnceCell, watch};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
@@ -35,10 +35,6 @@ const GREETING_FOR: Duration = Duration::from_millis(500);
 const DOWN_FOR: Duration = Duration::from_millis(200);
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Connections for shards, beside one for small requests, which would wait behind them.
-const BULK: usize = 2;
-/// Writes, and reads, at once. Each copies only a part at a time.
-const AT_ONCE: usize = 16;
 /// Bytes that a connection, and each request in it, may receive ahead of its reader.
 const WINDOW_BYTES: u32 = 8 << 20;
 const REQUEST_WINDOW_BYTES: u32 = 4 * PART_BYTES as u32;
@@ -64,8 +60,8 @@ pub(crate) type Client = NodeClient<InterceptedService<Channel, AddToken>>;
 /// The connections of a process to a node.
 pub(crate) struct Connection {
     small: Client,
-    bulk: [Client; BULK],
-    next: AtomicUsize,
+    /// For shards: small requests would wait behind them. A connection is made when it is used first.
+    bulk: [Client; CONNECTIONS_MAX],
     /// Random number that names the session.
     pub session: Bytes,
     greeted: OnceCell<HelloReply>,
@@ -75,9 +71,8 @@ pub(crate) struct Connection {
     /// Requests in flight that give something back. No thread waits for them, but the next request
     /// that would see the difference does.
     endings: watch::Sender<usize>,
-    /// Requests that this process may have in flight.
-    pub writes: Arc<Semaphore>,
-    pub reads: Arc<Semaphore>,
+    pub writes: Lanes,
+    pub reads: Lanes,
 }
 
 /// Adds the token to each request.
@@ -97,7 +92,8 @@ impl tonic::service::Interceptor for AddToken {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Small,
-    Bulk,
+    /// The connection for shards with this number.
+    Bulk(usize),
 }
 
 /// Whether a request is sent again if nothing is known of its outcome.
@@ -344,25 +340,21 @@ impl Connection {
         };
         Ok(Connection {
             small: client(),
-            bulk: [client(), client()],
-            next: AtomicUsize::new(0),
+            bulk: std::array::from_fn(|_| client()),
             session: random(),
             greeted: OnceCell::new(),
             down: Mutex::default(),
             held: Mutex::default(),
             endings: watch::Sender::new(0),
-            writes: Arc::new(Semaphore::new(AT_ONCE)),
-            reads: Arc::new(Semaphore::new(AT_ONCE)),
+            writes: Lanes::new(),
+            reads: Lanes::new(),
         })
     }
 
     fn client(&self, lane: Lane) -> Client {
         match lane {
             Lane::Small => self.small.clone(),
-            Lane::Bulk => {
-                let next = self.next.fetch_add(1, Ordering::Relaxed);
-                self.bulk[next % self.bulk.len()].clone()
-            }
+            Lane::Bulk(number) => self.bulk[number].clone(),
         }
     }
 

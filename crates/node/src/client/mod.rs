@@ -3,6 +3,7 @@
 mod connection;
 mod files;
 mod held;
+mod lanes;
 mod medium;
 mod reads;
 mod settings;

@@ -70,7 +70,7 @@ pub(crate) fn read_all(
     tickets
 }
 
-/// Reads ranges of one request, or one range by several requests.
+/// Reads ranges, by one request after another.
 async fn read_batch(
     node: &Node,
     connection: &Arc<Connection>,
@@ -78,7 +78,12 @@ async fn read_batch(
     mut batch: Vec<Wanted>,
 ) {
     let is_urgent = batch.iter().any(|it| it.range.mode.is_urgent);
-    let _one_of_few = if is_urgent { None } else { connection.reads.acquire().await.ok() };
+    // A program stands still for an urgent read, so it waits for no others.
+    let turn = if is_urgent { None } else { Some(connection.reads.turn().await) };
+    let (lane, bytes_max) = match &turn {
+        Some(turn) => (Lane::Bulk(turn.connection), turn.bytes_max),
+        None => (Lane::Small, UNIT_BYTES),
+    };
     let mut filled = vec![0; batch.len()];
     let mut failed_since = None;
     let left = |batch: &[Wanted], filled: &[usize]| {
@@ -87,13 +92,17 @@ async fn read_batch(
     };
     loop {
         let before = left(&batch, &filled);
-        let failed = match read_once(node, connection, shard, &mut batch, &mut filled).await {
+        let request = (shard, lane, bytes_max);
+        let outcome = read_once(node, connection, request, &mut batch, &mut filled).await;
+        if let (Ok(()), Some(turn)) = (&outcome, &turn) {
+            turn.carried(before - left(&batch, &filled));
+        }
+        let (error, may_pass) = match outcome {
             Ok(()) if batch.is_empty() => return,
-            // A range that is longer than a request.
+            // What is left is longer than a request.
             Ok(()) => continue,
             Err(failed) => failed,
         };
-        let (error, may_pass) = failed;
         if left(&batch, &filled) < before {
             failed_since = None;
         }
@@ -105,19 +114,22 @@ async fn read_batch(
     }
 }
 
-/// Sends one request for the bytes that are missing, and ends the ranges that it completes. An
-/// error comes with whether another attempt may succeed.
+/// Sends one request for bytes that are missing, `bytes_max` at most, and ends the ranges that it
+/// completes. An error comes with whether another attempt may succeed.
 async fn read_once(
     node: &Node,
     connection: &Arc<Connection>,
-    shard: ShardName,
+    (shard, lane, bytes_max): (ShardName, Lane, usize),
     batch: &mut Vec<Wanted>,
     filled: &mut Vec<usize>,
 ) -> std::result::Result<(), (Error, bool)> {
     let doing = format!("reading shard {shard}");
-    let mut room = UNIT_BYTES;
+    let mut room = bytes_max;
     let mut ranges = Vec::with_capacity(batch.len());
     for (wanted, filled) in batch.iter().zip(&*filled) {
+        if room == 0 {
+            break;
+        }
         let length = (wanted.range.buffer.len() - filled).min(room);
         room -= length;
         ranges.push(Range {
@@ -138,8 +150,6 @@ async fn read_once(
         shard: Some(Shard::from(shard)),
         ranges,
     };
-    let lane =
-        if batch.iter().any(|it| it.range.mode.is_urgent) { Lane::Small } else { Lane::Bulk };
     let lanes = (lane, Repeat::Yes);
     let sent = node.call(connection, &doing, lanes, |mut client| {
         let request = request.clone();

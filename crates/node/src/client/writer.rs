@@ -2,9 +2,7 @@
 //! number, the ranges that it has, and the outcome of the finish.
 
 use crate::client::connection::{Connection, Lane, Node, Repeat, random};
-use crate::protocol::{
-    AbandonRequest, BeginRequest, FinishRequest, PART_BYTES, Shard, UNIT_BYTES, WritePart,
-};
+use crate::protocol::{AbandonRequest, BeginRequest, FinishRequest, PART_BYTES, Shard, WritePart};
 use bytes::Bytes;
 use outlive_backend::writes::{Writes, check_finish, check_write};
 use outlive_backend::{Fault, ShardName, ShardWriter, WriteTicket, runtime};
@@ -141,23 +139,26 @@ impl Writer {
         begun.await.map(drop)
     }
 
-    /// Writes bytes, unit by unit.
+    /// Writes bytes, by one request after another.
     async fn write(&self, offset: u64, length: usize, loan: &Loan) -> Result<()> {
         let doing = format!("writing shard {}", self.shard);
-        for start in (0..length).step_by(UNIT_BYTES) {
-            let range = start..length.min(start + UNIT_BYTES);
-            let _one_of_few = self.connection.writes.acquire().await;
-            let lanes = (Lane::Bulk, Repeat::Yes);
+        let mut start = 0;
+        while start < length {
+            let turn = self.connection.writes.turn().await;
+            let range = start..length.min(start + turn.bytes_max);
+            let lanes = (Lane::Bulk(turn.connection), Repeat::Yes);
             let sent = self.node.call(&self.connection, &doing, lanes, |mut node| {
                 let parts = self.parts(offset, range.clone(), loan.clone());
                 async move { node.write(tokio_stream::iter(parts)).await }
             });
             sent.await?;
+            turn.carried(range.len());
+            start = range.end;
         }
         Ok(())
     }
 
-    /// Returns the parts of a unit. The first one names the range, and each is copied when it is
+    /// Returns the parts of a request. The first one names the range, and each is copied when it is
     /// sent.
     fn parts(
         &self,
