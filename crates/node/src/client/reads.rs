@@ -99,7 +99,7 @@ async fn read_batch(
         }
         let (error, may_pass) = match outcome {
             Ok(()) if batch.is_empty() => return,
-            // What is left is longer than a request.
+            // There was more than fits into a request.
             Ok(()) => continue,
             Err(failed) => failed,
         };
