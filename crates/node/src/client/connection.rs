@@ -1,7 +1,7 @@
 //! The connections of a process to a node, and its session there.
 
 use crate::client::held::HeldLocks;
-use crate::client::lanes::{CONNECTIONS_MAX, Lanes};
+use crate::client::lanes::Lanes;
 use crate::client::settings::{CONNECT_MAX, Settings};
 use crate::protocol::{HelloReply, HelloRequest, PART_BYTES, RENEWALS, TOKEN_HEADER, VERSION};
 use crate::status::{error_of, explain, is_silence};
@@ -60,8 +60,8 @@ pub(crate) type Client = NodeClient<InterceptedService<Channel, AddToken>>;
 /// The connections of a process to a node.
 pub(crate) struct Connection {
     small: Client,
-    /// For shards: small requests would wait behind them. A connection is made when it is used first.
-    bulk: [Client; CONNECTIONS_MAX],
+    /// For shards: small requests would wait behind them.
+    pub lanes: Lanes<Client>,
     /// Random number that names the session.
     pub session: Bytes,
     greeted: OnceCell<HelloReply>,
@@ -71,8 +71,6 @@ pub(crate) struct Connection {
     /// Requests in flight that give something back. No thread waits for them, but the next request
     /// that would see the difference does.
     endings: watch::Sender<usize>,
-    pub writes: Lanes,
-    pub reads: Lanes,
 }
 
 /// Adds the token to each request.
@@ -94,6 +92,13 @@ pub(crate) enum Lane {
     Small,
     /// The connection for shards with this number.
     Bulk(usize),
+}
+
+impl Lane {
+    /// Whether this is one of the connections that are tried and may be missing.
+    fn is_extra(self) -> bool {
+        matches!(self, Lane::Bulk(number) if Lanes::<Client>::is_extra(number))
+    }
 }
 
 /// Whether a request is sent again if nothing is known of its outcome.
@@ -197,7 +202,7 @@ impl Node {
         &self,
         connection: &Arc<Connection>,
         doing: &str,
-        (lane, again_for): (Lane, Option<Duration>),
+        (mut lane, again_for): (Lane, Option<Duration>),
         send: impl Fn(Client) -> F,
     ) -> Result<R>
     where
@@ -212,6 +217,12 @@ impl Node {
             let error = self.error(doing, &status);
             if !may_pass(&status) {
                 return Err(error);
+            }
+            let failed_on = lane;
+            lane = connection.after_failure(failed_on);
+            // A node or a network may take no more connections than it has.
+            if failed_on.is_extra() {
+                continue;
             }
             let since = *failed.get_or_insert_with(Instant::now);
             // A silent node has been waited for already.
@@ -332,29 +343,35 @@ impl Connection {
             value
         });
         let handle = runtime::handle()?;
-        let _runs = handle.enter();
-        let client = || {
+        let client = move || {
+            let _runs = handle.enter();
             NodeClient::with_interceptor(endpoint.connect_lazy(), AddToken(token.clone()))
                 .max_decoding_message_size(crate::protocol::MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(crate::protocol::MESSAGE_BYTES_MAX)
         };
         Ok(Connection {
             small: client(),
-            bulk: std::array::from_fn(|_| client()),
+            lanes: Lanes::new(client),
             session: random(),
             greeted: OnceCell::new(),
             down: Mutex::default(),
             held: Mutex::default(),
             endings: watch::Sender::new(0),
-            writes: Lanes::new(),
-            reads: Lanes::new(),
         })
+    }
+
+    /// Returns the lane for a request that failed on this one.
+    pub(crate) fn after_failure(&self, lane: Lane) -> Lane {
+        match lane {
+            Lane::Small => Lane::Small,
+            Lane::Bulk(number) => Lane::Bulk(self.lanes.after_failure(number)),
+        }
     }
 
     fn client(&self, lane: Lane) -> Client {
         match lane {
             Lane::Small => self.small.clone(),
-            Lane::Bulk(number) => self.bulk[number].clone(),
+            Lane::Bulk(number) => self.lanes.client(number),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Reads ranges of shards from a node: few requests with many ranges each.
 
 use crate::client::connection::{Connection, Lane, Node, Repeat, may_pass};
+use crate::client::lanes::Direction;
 use crate::protocol::{RANGES_MAX, Range, ReadRequest, Shard, UNIT_BYTES};
 use crate::status::kind_of;
 use outlive_backend::writes::check_range;
@@ -79,8 +80,8 @@ async fn read_batch(
 ) {
     let is_urgent = batch.iter().any(|it| it.range.mode.is_urgent);
     // A program stands still for an urgent read, so it waits for no others.
-    let turn = if is_urgent { None } else { Some(connection.reads.turn().await) };
-    let (lane, bytes_max) = match &turn {
+    let turn = if is_urgent { None } else { Some(connection.lanes.turn(Direction::Read).await) };
+    let (mut lane, bytes_max) = match &turn {
         Some(turn) => (Lane::Bulk(turn.connection), turn.bytes_max),
         None => (Lane::Small, UNIT_BYTES),
     };
@@ -110,6 +111,7 @@ async fn read_batch(
         if !may_pass || since.elapsed() > ATTEMPTS_FOR {
             return batch.into_iter().for_each(|wanted| wanted.end(Err(error.clone())));
         }
+        lane = connection.after_failure(lane);
         tokio::time::sleep(PAUSE).await;
     }
 }

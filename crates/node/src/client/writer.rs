@@ -2,6 +2,7 @@
 //! number, the ranges that it has, and the outcome of the finish.
 
 use crate::client::connection::{Connection, Lane, Node, Repeat, random};
+use crate::client::lanes::Direction;
 use crate::protocol::{AbandonRequest, BeginRequest, FinishRequest, PART_BYTES, Shard, WritePart};
 use bytes::Bytes;
 use outlive_backend::writes::{Writes, check_finish, check_write};
@@ -144,7 +145,7 @@ impl Writer {
         let doing = format!("writing shard {}", self.shard);
         let mut start = 0;
         while start < length {
-            let turn = self.connection.writes.turn().await;
+            let turn = self.connection.lanes.turn(Direction::Write).await;
             let range = start..length.min(start + turn.bytes_max);
             let lanes = (Lane::Bulk(turn.connection), Repeat::Yes);
             let sent = self.node.call(&self.connection, &doing, lanes, |mut node| {

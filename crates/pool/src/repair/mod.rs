@@ -295,11 +295,17 @@ impl Pool {
         // is listed first is then unfinished, or is listed by the end, or will never come.
         let begun = self.by_pack(&targets, &targets.list_durable()?);
         let unfinished = self.unfinished_fast()?;
+        let mut named = None::<Option<Named>>;
+        if unfinished.iter().any(|pack| begun.contains_key(pack)) {
+            // The writer of a pack that a checkpoint names by now has finished it: the last listing
+            // has all of it.
+            named = Some(uses.named(self)?);
+        }
         let mut packs = self.by_pack(&targets, &targets.list_durable()?);
         packs.retain(|pack, _| begun.contains_key(pack));
         let trimmed = uses.trimmed(self)?;
         let mut report = RepairReport { packs: packs.len() as u64, ..RepairReport::default() };
-        let (mut named, mut work) = (None::<Option<Named>>, Vec::new());
+        let mut work = Vec::new();
         for (pack, listed) in packs {
             // A pack cannot stay on a slow tier that is to be emptied.
             let stays_slow = options.leaves_slow_only || trimmed.contains(&pack);
@@ -336,7 +342,7 @@ impl Pool {
         }
         if !report.lost.is_empty() {
             // If the logs cannot say, any pack may be needed.
-            let named = named.unwrap_or_else(|| uses.named(self).unwrap_or(None));
+            let named = uses.named(self).unwrap_or(None);
             let count = report.lost.len();
             report.lost.retain(|(pack, _)| named.as_ref().is_none_or(|named| named.may_have(pack)));
             report.unneeded = (count - report.lost.len()) as u64;

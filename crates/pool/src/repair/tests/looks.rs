@@ -1,6 +1,7 @@
 //! Saves that write between any two health checks of a repair.
 
 use super::*;
+use outlive_backend::ShardWriter;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The saver has read the table before the removal begins. A save that finds its targets in the
@@ -79,7 +80,7 @@ fn a_pack_that_is_begun_at_any_look_of_a_repair_gets_no_shards() {
     }
 }
 
-/// The saver begins at one look of the repair, and has finished all at another one.
+/// The saver begins and finishes one shard at one look of the repair, and commits at another one.
 #[test]
 fn a_pack_that_is_written_between_any_two_looks_of_a_repair_gets_no_shards() {
     let late = pack(9);
@@ -100,22 +101,27 @@ fn a_pack_that_is_written_between_any_two_looks_of_a_repair_gets_no_shards() {
             let (pool, _) = fixture.process_that(Looks::hook(move |look| {
                 let targets = world.world.process_with(PLACES).0;
                 let bytes = |at: usize| bytes_of(&*targets[kept[at]], names[at]);
+                let finish = |(at, mut writer): (usize, Box<dyn ShardWriter>)| {
+                    let length = bytes(at).len() as u64;
+                    writer.write(0, bytes(at).share()).wait().unwrap();
+                    writer.finish(length).wait().unwrap();
+                };
                 if look == begins {
-                    writers.extend((0..2).map(|at| {
-                        targets[on[at]].create(names[at], bytes(at).len() as u64).unwrap()
-                    }));
+                    let begin = |at: usize| {
+                        let writer = targets[on[at]].create(names[at], bytes(at).len() as u64);
+                        (at, writer.unwrap())
+                    };
+                    let [one, two] = [0, 1].map(begin);
+                    finish(one);
+                    writers.push(two);
                     done.lock().0 = true;
                 }
                 if look == ends {
-                    for (at, mut writer) in writers.drain(..).enumerate() {
-                        let length = bytes(at).len() as u64;
-                        writer.write(0, bytes(at).share()).wait().unwrap();
-                        writer.finish(length).wait().unwrap();
-                    }
+                    writers.drain(..).for_each(finish);
                     done.lock().1 = true;
                 }
             }));
-            let report = pool.repair(RepairOptions::default(), &Says::default()).unwrap();
+            let report = pool.repair(RepairOptions::default(), &Commits(steps.clone())).unwrap();
             (is_begun, is_whole) = *steps.lock();
             assert!(report.is_whole(), "{what}: {report:?}");
             assert_eq!((report.shards, report.moved), (0, 0), "{what}: {report:?}");
@@ -127,5 +133,20 @@ fn a_pack_that_is_written_between_any_two_looks_of_a_repair_gets_no_shards() {
             assert!(begins > 8 && !is_whole, "a repair has {begins} looks");
             break;
         }
+    }
+}
+
+/// A log in which a checkpoint names pack 9 from the moment at which it is whole.
+struct Commits(Arc<Mutex<(bool, bool)>>);
+
+impl crate::PackUses for Commits {
+    fn named(&self, _: &Pool) -> Result<Option<Named>> {
+        let last = if self.0.lock().1 { 9 } else { PACKS - 1 };
+        let packs = (0..PACKS).chain([last]).map(pack).collect();
+        Ok(Some(Named { packs, is_partial: false }))
+    }
+
+    fn trimmed(&self, _: &Pool) -> Result<BTreeSet<PackId>> {
+        Ok(BTreeSet::new())
     }
 }
