@@ -1,7 +1,7 @@
 //! The connections of a process to a node, and its session there.
 
 use crate::client::held::HeldLocks;
-use crate::client::lanes::Lanes;
+use crate::client::lanes::{self, Lanes};
 use crate::client::settings::{CONNECT_MAX, Settings};
 use crate::protocol::{HelloReply, HelloRequest, PART_BYTES, RENEWALS, TOKEN_HEADER, VERSION};
 use crate::status::{error_of, explain, is_silence};
@@ -97,7 +97,7 @@ pub(crate) enum Lane {
 impl Lane {
     /// Whether this is one of the connections that are tried and may be missing.
     fn is_extra(self) -> bool {
-        matches!(self, Lane::Bulk(number) if Lanes::<Client>::is_extra(number))
+        matches!(self, Lane::Bulk(number) if lanes::is_extra(number))
     }
 }
 

@@ -21,6 +21,13 @@ const TRIAL_MAX: Duration = Duration::from_secs(60);
 const GAIN_MIN: f64 = 1.25;
 /// Windows between two trials.
 const REST: u32 = 64;
+/// The same after a connection that could not be used. Its requests may have waited for seconds.
+const LONG_REST: u32 = 1024;
+
+/// Returns whether a connection is one of those that are tried and may be missing.
+pub(crate) fn is_extra(connection: usize) -> bool {
+    connection >= FIRST
+}
 
 /// The direction of the bytes of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,15 +94,10 @@ impl<C: Clone> Lanes<C> {
         self.load.lock().clients[connection].clone()
     }
 
-    /// Returns whether a connection is one of those that are tried and may be missing.
-    pub fn is_extra(connection: usize) -> bool {
-        connection >= FIRST
-    }
-
-    /// Returns the connection for a request that failed on this one. If that was an extra one, no
-    /// more of them are used.
+    /// Returns the connection for a request that failed on this one. If that was an extra one, none of
+    /// them are used for long.
     pub fn after_failure(&self, connection: usize) -> usize {
-        if Self::is_extra(connection) {
+        if is_extra(connection) {
             let mut load = self.load.lock();
             load.breadth.iter_mut().for_each(Breadth::give_up);
             self.close_unused(&mut load);
@@ -139,8 +141,8 @@ struct Breadth {
     trial: Option<Trial>,
     /// Whether the next trial is one of fewer connections.
     tries_fewer: bool,
-    /// Windows until the next trial; `None`: there are no more.
-    rest: Option<u32>,
+    /// Windows until the next trial.
+    rest: u32,
     /// Requests until the next window: those that were in flight when the number changed.
     old: usize,
     /// The window: bytes, time, and the last request if enough were in flight then.
@@ -164,7 +166,7 @@ impl Breadth {
             connections: FIRST,
             trial: None,
             tries_fewer: false,
-            rest: Some(0),
+            rest: 0,
             old: 0,
             bytes: 0,
             took: Duration::ZERO,
@@ -208,36 +210,32 @@ impl Breadth {
                 self.connections = trial.from;
             } else if !is_worth_it {
                 self.connections = trial.from;
-                self.rest = self.rest.map(|_| REST);
+                self.rest = REST;
                 self.tries_fewer = is_more;
             }
             if self.connections == trial.from {
                 return;
             }
         }
-        match self.rest {
-            None => return,
-            Some(0) => {}
-            Some(rest) => {
-                self.rest = Some(rest - 1);
-                return;
-            }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return;
         }
         let next = match self.tries_fewer && self.connections > FIRST {
             true => self.connections / 2,
             false => (self.connections * 2).min(MOST),
         };
         if next == self.connections {
-            (self.rest, self.tries_fewer) = (Some(REST), true);
+            (self.rest, self.tries_fewer) = (REST, true);
             return;
         }
         self.trial = Some(Trial { from: self.connections, rate, begun: now });
         self.connections = next;
     }
 
-    /// Ends all trials: a connection could not be used.
+    /// Ends a trial, and begins no other for long: a connection could not be used.
     fn give_up(&mut self) {
-        *self = Breadth { rest: None, ..Breadth::new() };
+        *self = Breadth { rest: LONG_REST, ..Breadth::new() };
     }
 }
 
@@ -340,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_cannot_be_used_ends_all_trials() {
+    fn a_connection_that_cannot_be_used_ends_trials_for_long() {
         let made = Arc::new(Mutex::new(0));
         let counter = made.clone();
         let lanes = Lanes::new(move || {
@@ -354,6 +352,7 @@ mod tests {
         assert_eq!(lanes.after_failure(MOST - 1), 0);
         assert_eq!(*made.lock(), MOST + MOST - FIRST, "the extra ones are closed");
         let mut breadth = std::mem::replace(&mut lanes.load.lock().breadth[1], Breadth::new());
-        assert!(Link::new(100.0, 1e9).run(&mut breadth, 200).iter().all(|it| *it == FIRST));
+        let used = Link::new(100.0, 1e9).run(&mut breadth, 600);
+        assert!(used[..500].iter().all(|it| *it == FIRST) && used[599] == MOST, "{used:?}");
     }
 }
