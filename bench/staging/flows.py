@@ -4,13 +4,14 @@
 
 A node and a machine with a command are network namespaces. Files are in a folder in DIR, which
 should be in memory, and are deleted at the end. `tc` gives each connection `--mb-per-s` in each
-direction. `outlive put` and `get` of a file of noise follow plain connections that send for some
-seconds, one and eight of them, in the same run.
+direction. `outlive put` and `get` of a file of noise, with two and with eight connections, follow
+plain connections that send for some seconds, one and eight of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -91,7 +92,6 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Returns all figures, in MB/s."""
     noise, back, disk = folder / "noise", folder / "back", folder / "disk"
     disk.mkdir()
-    noise.write_bytes(os.urandom(args.mib << 20))
     with hosts.network(2) as (node, client):
         cluster = Cluster(folder, [node], [client])
         receiver = node.start(sys.executable, "-c", RECEIVER, node.address)
@@ -106,11 +106,18 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
                 found[f"plain_{count}_mb_per_s"] = plain(node, client, count)
             pool = f"node://{node.address}:{PORT}/pool"
             devices.command(*client.words(cluster.outlive, "pool", "init", pool))
-            put = timed(*client.words(cluster.outlive, "put", pool, "noise", noise))
-            got = timed(*client.words(cluster.outlive, "get", pool, "noise", "--to", back))
-            assert (back / "noise").read_bytes() == noise.read_bytes()
-            for name, seconds in (("put", put), ("get", got)):
-                found[f"{name}_mb_per_s"] = (args.mib << 20) / seconds / 1e6
+            for count in (2, MOST):
+                outlive = ["env", f"OUTLIVE_NODE_CONNECTIONS={count}", cluster.outlive]
+                job = f"noise-{count}"
+                noise.write_bytes(os.urandom(args.mib << 20))
+                seconds = {
+                    "put": timed(*client.words(*outlive, "put", pool, job, noise)),
+                    "get": timed(*client.words(*outlive, "get", pool, job, "--to", back)),
+                }
+                assert (back / "noise").read_bytes() == noise.read_bytes()
+                (back / "noise").unlink()
+                for name, took in seconds.items():
+                    found[f"{name}_{count}_mb_per_s"] = (args.mib << 20) / took / 1e6
             return found
         finally:
             receiver.kill()
@@ -135,8 +142,9 @@ def main() -> None:
     print(f"each connection: {found['each_mb_per_s']:.0f} MB/s; a file of {found['mib']} MiB")
     for count in (1, MOST):
         print(f"plain connections, {count}: {found[f'plain_{count}_mb_per_s']:.0f} MB/s")
-    for name in ("put", "get"):
-        print(f"outlive {name}, from begin to end: {found[f'{name}_mb_per_s']:.0f} MB/s")
+    for name, count in itertools.product(("put", "get"), (2, MOST)):
+        rate = found[f"{name}_{count}_mb_per_s"]
+        print(f"outlive {name} with {count} connections, from begin to end: {rate:.0f} MB/s")
 
 
 if __name__ == "__main__":

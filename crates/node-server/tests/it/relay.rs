@@ -1,11 +1,10 @@
-//! A relay of connections, which cuts them, holds their bytes, or lets few a second through.
+//! A relay of connections, which cuts them or holds their bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::Duration;
 
 /// Bytes that wait in the relay.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -31,30 +30,19 @@ struct State {
     held: Mutex<Held>,
     changed: Condvar,
     open: Mutex<Vec<TcpStream>>,
-    /// Bytes a second that each connection carries in each direction; any number if it is 0.
-    pace: AtomicU32,
     taken: AtomicUsize,
-    /// Connections after which the relay takes further ones and passes nothing on.
-    full_at: AtomicUsize,
 }
 
 impl Relay {
     pub fn before(to: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State {
-            left: AtomicI64::new(-1),
-            full_at: AtomicUsize::new(usize::MAX),
-            ..State::default()
-        });
+        let state = Arc::new(State { left: AtomicI64::new(-1), ..State::default() });
         let of = state.clone();
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(to) else { continue };
-                if of.taken.fetch_add(1, Ordering::SeqCst) >= of.full_at.load(Ordering::SeqCst) {
-                    of.open.lock().unwrap().extend([client, server]);
-                    continue;
-                }
+                of.taken.fetch_add(1, Ordering::SeqCst);
                 client.set_nodelay(true).unwrap();
                 server.set_nodelay(true).unwrap();
                 let mut open = of.open.lock().unwrap();
@@ -88,16 +76,6 @@ impl Relay {
         self.state.cuts.load(Ordering::SeqCst)
     }
 
-    /// Lets each connection carry this many bytes a second in each direction, and no more.
-    pub fn pace(&self, bytes_per_s: u32) {
-        self.state.pace.store(bytes_per_s, Ordering::SeqCst);
-    }
-
-    /// Takes connections after this many, and passes nothing on.
-    pub fn full_at(&self, connections: usize) {
-        self.state.full_at.store(connections, Ordering::SeqCst);
-    }
-
     /// Returns the number of connections that were made.
     pub fn taken(&self) -> usize {
         self.state.taken.load(Ordering::SeqCst)
@@ -119,10 +97,6 @@ impl State {
                 held = self.changed.wait(held).unwrap();
             }
             drop(held);
-            let pace = self.pace.load(Ordering::SeqCst);
-            if pace > 0 {
-                thread::sleep(Duration::from_secs_f64(length as f64 / f64::from(pace)));
-            }
             let left = self.left.load(Ordering::SeqCst);
             let cuts =
                 left >= 0 && self.left.fetch_sub(length as i64, Ordering::SeqCst) <= length as i64;

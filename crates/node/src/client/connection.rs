@@ -1,7 +1,7 @@
 //! The connections of a process to a node, and its session there.
 
 use crate::client::held::HeldLocks;
-use crate::client::lanes::{self, Lanes};
+use crate::client::lanes::Lanes;
 use crate::client::settings::{CONNECT_MAX, Settings};
 use crate::protocol::{HelloReply, HelloRequest, PART_BYTES, RENEWALS, TOKEN_HEADER, VERSION};
 use crate::status::{error_of, explain, is_silence};
@@ -60,8 +60,9 @@ pub(crate) type Client = NodeClient<InterceptedService<Channel, AddToken>>;
 /// The connections of a process to a node.
 pub(crate) struct Connection {
     small: Client,
-    /// For shards: small requests would wait behind them.
-    pub lanes: Lanes<Client>,
+    /// For shards: small requests would wait behind them. Each is made when it is used first.
+    bulk: Vec<Client>,
+    pub lanes: Lanes,
     /// Random number that names the session.
     pub session: Bytes,
     greeted: OnceCell<HelloReply>,
@@ -92,13 +93,6 @@ pub(crate) enum Lane {
     Small,
     /// The connection for shards with this number.
     Bulk(usize),
-}
-
-impl Lane {
-    /// Whether this is one of the connections that are tried and may be missing.
-    fn is_extra(self) -> bool {
-        matches!(self, Lane::Bulk(number) if lanes::is_extra(number))
-    }
 }
 
 /// Whether a request is sent again if nothing is known of its outcome.
@@ -218,18 +212,13 @@ impl Node {
             if !may_pass(&status) {
                 return Err(error);
             }
-            let failed_on = lane;
-            lane = connection.after_failure(failed_on);
-            // A node or a network may take no more connections than it has.
-            if failed_on.is_extra() {
-                continue;
-            }
             let since = *failed.get_or_insert_with(Instant::now);
             // A silent node has been waited for already.
             if is_silence(&status) || again_for.is_none_or(|most| since.elapsed() > most) {
                 *connection.down.lock() = Some((Instant::now(), error.clone()));
                 return Err(error);
             }
+            lane = connection.after_failure(lane);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -343,15 +332,16 @@ impl Connection {
             value
         });
         let handle = runtime::handle()?;
-        let client = move || {
-            let _runs = handle.enter();
+        let _runs = handle.enter();
+        let client = || {
             NodeClient::with_interceptor(endpoint.connect_lazy(), AddToken(token.clone()))
                 .max_decoding_message_size(crate::protocol::MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(crate::protocol::MESSAGE_BYTES_MAX)
         };
         Ok(Connection {
             small: client(),
-            lanes: Lanes::new(client),
+            bulk: (0..settings.connections).map(|_| client()).collect(),
+            lanes: Lanes::new(settings.connections),
             session: random(),
             greeted: OnceCell::new(),
             down: Mutex::default(),
@@ -360,18 +350,18 @@ impl Connection {
         })
     }
 
-    /// Returns the lane for a request that failed on this one.
+    /// Returns the lane for a request that failed on this one: another connection may be better off.
     pub(crate) fn after_failure(&self, lane: Lane) -> Lane {
         match lane {
             Lane::Small => Lane::Small,
-            Lane::Bulk(number) => Lane::Bulk(self.lanes.after_failure(number)),
+            Lane::Bulk(number) => Lane::Bulk((number + 1) % self.bulk.len()),
         }
     }
 
     fn client(&self, lane: Lane) -> Client {
         match lane {
             Lane::Small => self.small.clone(),
-            Lane::Bulk(number) => self.lanes.client(number),
+            Lane::Bulk(number) => self.bulk[number].clone(),
         }
     }
 

@@ -82,7 +82,7 @@ async fn read_batch(
     // A program stands still for an urgent read, so it waits for no others.
     let turn = if is_urgent { None } else { Some(connection.lanes.turn(Direction::Read).await) };
     let (mut lane, bytes_max) = match &turn {
-        Some(turn) => (Lane::Bulk(turn.connection), turn.bytes_max),
+        Some(turn) => (Lane::Bulk(turn.connection), connection.lanes.bytes_max),
         None => (Lane::Small, UNIT_BYTES),
     };
     let mut filled = vec![0; batch.len()];
@@ -95,13 +95,13 @@ async fn read_batch(
         let before = left(&batch, &filled);
         let request = (shard, lane, bytes_max);
         let outcome = read_once(node, connection, request, &mut batch, &mut filled).await;
-        if let (Ok(()), Some(turn)) = (&outcome, &turn) {
-            turn.carried(before - left(&batch, &filled));
-        }
         let (error, may_pass) = match outcome {
             Ok(()) if batch.is_empty() => return,
             // There was more than fits into a request.
-            Ok(()) => continue,
+            Ok(()) => {
+                failed_since = None;
+                continue;
+            }
             Err(failed) => failed,
         };
         if left(&batch, &filled) < before {

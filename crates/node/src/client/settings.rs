@@ -1,5 +1,6 @@
 //! Access to nodes: token and certificates, from variables.
 
+use crate::client::lanes::CONNECTIONS;
 use outlive_types::{Error, Result};
 use std::fs;
 use std::path::Path;
@@ -8,6 +9,9 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// Longest wait for a connection.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// Connections for shards that a process may have to a node.
+const CONNECTIONS_MAX: usize = 16;
 
 /// Looks up an environment variable.
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -18,6 +22,8 @@ pub(crate) struct Settings {
     pub token: Option<String>,
     /// None without TLS.
     pub tls: Option<Tls>,
+    /// Connections for shards.
+    pub connections: usize,
 }
 
 /// Certificates, as in PEM files.
@@ -37,7 +43,7 @@ impl Settings {
     /// read.
     pub(crate) fn find(variables: Variables, is_tls: bool) -> Result<Settings> {
         let tls = if is_tls { Some(tls(variables)?) } else { None };
-        Ok(Settings { token: token(variables)?, tls })
+        Ok(Settings { token: token(variables)?, tls, connections: connections(variables)? })
     }
 }
 
@@ -71,6 +77,17 @@ fn token(variables: Variables) -> Result<Option<String>> {
             "{name} has no token: a token is one word of plain letters, digits and signs"
         ))),
     }
+}
+
+fn connections(variables: Variables) -> Result<usize> {
+    let name = "OUTLIVE_NODE_CONNECTIONS";
+    let Some(text) = variable(variables, name) else { return Ok(CONNECTIONS) };
+    let number = text.trim().parse().ok().filter(|number| (1..=CONNECTIONS_MAX).contains(number));
+    number.ok_or_else(|| {
+        Error::invalid(format!(
+            "{name} is {text:?}: set a number from 1 to {CONNECTIONS_MAX}, or none"
+        ))
+    })
 }
 
 fn tls(variables: Variables) -> Result<Tls> {
@@ -122,6 +139,9 @@ mod tests {
             (&[("OUTLIVE_NODE_TOKEN_FILE", "/nowhere/x")], "OUTLIVE_NODE_TOKEN_FILE"),
             (&[("OUTLIVE_NODE_CERT", "/dev/null")], "only one of"),
             (&[("OUTLIVE_NODE_CA", "/nowhere/ca.pem")], "/nowhere/ca.pem"),
+            (&[("OUTLIVE_NODE_CONNECTIONS", "0")], "from 1 to 16"),
+            (&[("OUTLIVE_NODE_CONNECTIONS", "17")], "from 1 to 16"),
+            (&[("OUTLIVE_NODE_CONNECTIONS", "many")], "from 1 to 16"),
         ] {
             let Err(error) = found(variables, true) else { panic!("{variables:?} was taken") };
             assert!(error.message().contains(told), "{error}");
@@ -129,5 +149,9 @@ mod tests {
         assert!(found(&[("OUTLIVE_NODE_CA", "/nowhere/ca.pem")], false).is_ok());
         let token = found(&[("OUTLIVE_NODE_TOKEN", " word\n")], false).unwrap().token;
         assert_eq!(token.as_deref(), Some("word"));
+        for (text, expected) in [("", 2), ("1", 1), (" 8 ", 8)] {
+            let settings = found(&[("OUTLIVE_NODE_CONNECTIONS", text)], false).unwrap();
+            assert_eq!(settings.connections, expected, "{text:?}");
+        }
     }
 }

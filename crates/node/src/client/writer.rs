@@ -146,14 +146,13 @@ impl Writer {
         let mut start = 0;
         while start < length {
             let turn = self.connection.lanes.turn(Direction::Write).await;
-            let range = start..length.min(start + turn.bytes_max);
+            let range = start..length.min(start + self.connection.lanes.bytes_max);
             let lanes = (Lane::Bulk(turn.connection), Repeat::Yes);
             let sent = self.node.call(&self.connection, &doing, lanes, |mut node| {
                 let parts = self.parts(offset, range.clone(), loan.clone());
                 async move { node.write(tokio_stream::iter(parts)).await }
             });
             sent.await?;
-            turn.carried(range.len());
             start = range.end;
         }
         Ok(())
