@@ -99,7 +99,7 @@ mod tests {
     fn requests_are_whole_pages_and_fit_into_the_room_that_a_node_has() {
         for connections in 1..=16 {
             let bytes_max = Lanes::new(connections).bytes_max;
-            assert!(bytes_max > 0 && bytes_max <= UNIT_BYTES && bytes_max % PAGE == 0);
+            assert!(bytes_max > 0 && bytes_max <= UNIT_BYTES && bytes_max.is_multiple_of(PAGE));
             assert!(bytes_max * connections <= CONNECTIONS * UNIT_BYTES);
         }
         assert_eq!((Lanes::new(2).bytes_max, Lanes::new(8).bytes_max), (UNIT_BYTES, 1 << 20));
