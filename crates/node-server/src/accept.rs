@@ -15,10 +15,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::Sleep;
+use tokio::time::{Sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
@@ -34,6 +34,8 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 /// The same while connections wait for a place: clients take a node as away that is silent for 8 s. A
 /// busy machine needs as much at least.
 const GREETING_OF_MANY: Duration = Duration::from_secs(2);
+/// Longest wait for the end of a connection whose handshake has failed.
+const PARTING_MAX: Duration = Duration::from_millis(500);
 /// Longest time for which a client may take nothing that is sent.
 const UNTAKEN_MAX_MS: u32 = 20_000;
 /// First bytes of a connection of HTTP/2 (RFC 9113, section 3.4).
@@ -133,7 +135,7 @@ impl Acceptor {
             let (greeter, give) = (self.greeter.clone(), give.clone());
             tokio::spawn(async move {
                 let longest = greeter.service.slow.clamp(GREETING_OF_MANY, longest);
-                let greeted = tokio::time::timeout(longest, greeter.greet(stream)).await;
+                let greeted = timeout(longest, greeter.greet(stream)).await;
                 let stream = match greeted {
                     Ok(Ok(Some(stream))) => stream,
                     Ok(Ok(None)) => return,
@@ -177,9 +179,14 @@ impl Greeter {
         }
         let mut stream: Stream = match &self.tls {
             None => Box::new(stream),
-            Some(tls) => Box::new(tls.accept(stream).await.map_err(|error| {
-                io::Error::other(format!("there is no safe connection with the client ({error})"))
-            })?),
+            Some(tls) => match tls.accept(stream).into_fallible().await {
+                Ok(stream) => Box::new(stream),
+                Err((error, stream)) => {
+                    part_from(stream).await;
+                    let text = format!("there is no safe connection with the client ({error})");
+                    return Err(io::Error::other(text));
+                }
+            },
         };
         let mut preface = [0; PREFACE.len()];
         stream.read_exact(&mut preface).await?;
@@ -192,6 +199,17 @@ impl Greeter {
     fn refuse(&self, text: &str, peer: SocketAddr) {
         self.service.refusals.note(Refused { kind: "Connection", call: "" }, text, Some(peer));
     }
+}
+
+/// Ends a connection after the last words of a handshake. A close before the client's bytes are read
+/// would reset it, and the client might not read the reason.
+async fn part_from(mut stream: TcpStream) {
+    let parting = async {
+        stream.shutdown().await?;
+        while stream.read(&mut [0; 4096]).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(PARTING_MAX, parting).await;
 }
 
 type Because<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -56,6 +56,10 @@ pub(crate) fn explain(status: &Status, doing: &str, node: &str) -> Error {
              the certificates are valid now, and that OUTLIVE_NODE_CA names the one that signed the \
              node's"
         )),
+        _ if node.starts_with("nodes://") && is_about_an_end(&said) => Error::retry(format!(
+            "{doing}: {node} does not answer ({said}); if it asks clients for certificates, see that it \
+             trusts the one that OUTLIVE_NODE_CERT names, and that this is valid now"
+        )),
         _ => Error::retry(format!("{doing}: {node} does not answer ({said})")),
     }
 }
@@ -63,6 +67,14 @@ pub(crate) fn explain(status: &Status, doing: &str, node: &str) -> Error {
 /// Returns whether a connection ended because the node gave no sign of life.
 pub(crate) fn is_silence(status: &Status) -> bool {
     text(status).contains("keep-alive timed out")
+}
+
+/// Returns whether the node has ended the connection. Its reason may be lost: it refuses a client's
+/// certificate when the client may send its first request.
+fn is_about_an_end(said: &str) -> bool {
+    ["connection closed", "Connection reset", "Broken pipe", "broken pipe"]
+        .iter()
+        .any(|word| said.contains(word))
 }
 
 fn is_about_tls(said: &str) -> bool {
@@ -103,5 +115,15 @@ mod tests {
             assert_eq!(error_of(&status_of(&error)), Some(error));
         }
         assert_eq!(error_of(&Status::unavailable("gone")), None);
+    }
+
+    /// The client's side of TLS has ended when the node refuses its certificate.
+    #[test]
+    fn a_connection_with_tls_that_ends_may_want_a_certificate() {
+        let ended = Status::unavailable("operation was canceled: connection closed");
+        let told = |node| explain(&ended, "greeting it", node);
+        assert!(told("nodes://host/p").message().contains("OUTLIVE_NODE_CERT"));
+        assert!(!told("node://host/p").message().contains("CERT"));
+        assert_eq!(told("nodes://host/p").kind(), ErrorKind::Retry);
     }
 }
