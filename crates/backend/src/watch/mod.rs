@@ -375,14 +375,13 @@ impl TargetWatch {
             let took = begun.elapsed();
             let is_retry = |error: &Error| error.kind() == ErrorKind::Retry;
             let has_failed = answer.is_ok_and(|answer| answer.as_ref().is_err_and(is_retry));
-            watch.looked(has_failed, took);
+            watch.looked(has_failed && took >= SLOW_TO_FAIL);
         });
     }
 
-    /// Records the end of a health check. A quick failure shows that no work hangs: the target's user
-    /// finds the reason. But it is no answer of a target that was silent: the client of a server may
-    /// fail at once for some time after it has waited in vain.
-    fn looked(self: &Arc<Self>, has_failed: bool, took: Duration) {
+    /// Records the end of a health check. A quick failure is an answer: the target's user finds the
+    /// reason.
+    fn looked(self: &Arc<Self>, has_failed: bool) {
         let now = Instant::now();
         let mut state = self.state.lock();
         state.looking = None;
@@ -396,8 +395,8 @@ impl TargetWatch {
                 self.observer
                     .event(Event::Info(format!("{} answers again, and is used", self.name)));
             }
-            None if has_failed && took >= SLOW_TO_FAIL => {}
-            None => state.sign = Some(now),
+            None if !has_failed => state.sign = Some(now),
+            None => {}
         }
     }
 

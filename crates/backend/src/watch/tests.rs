@@ -136,43 +136,6 @@ fn a_target_that_answers_nothing_is_left_alone_until_it_answers() {
     assert!(matches!(&told[..], [Event::Warning(_), Event::Info(_)]), "{told:?}");
 }
 
-/// The client of a node that hangs fails at once for a moment after it has waited in vain.
-#[test]
-fn looks_that_fail_at_once_are_no_answer_of_a_silent_target() {
-    for answer in [Ok(()), Err(Error::damaged("it is another one"))] {
-        let (gate, look) = (Arc::<Gate>::default(), Arc::new(Mutex::new(Ok(()))));
-        let (through, looks) = (gate.clone(), look.clone());
-        let look_now = move || looks.lock().clone();
-        let (bounds, told) = (Bounds::default(), Arc::<Told>::default());
-        let watch = TargetWatch::ticked("target 3", bounds, told, Arc::new(look_now));
-        let begun = Instant::now();
-        let tick = |seconds| {
-            watch.tick(begun + Duration::from_secs(seconds));
-            while watch.state.lock().looking.is_some() {
-                std::thread::yield_now();
-            }
-        };
-        gate.set(true);
-        let asked = watch.begin(Work::Question, move || {
-            through.pass();
-            Ok(())
-        });
-        *look.lock() = Err(Error::retry("it does not answer"));
-        watch.state.lock().sign = Some(begun);
-        tick(100);
-        assert!(asked.wait().unwrap_err().is_away());
-        gate.set(false);
-        while watch.under_way() != (0, 0) {
-            std::thread::yield_now();
-        }
-        tick(101);
-        assert!(watch.silent().is_some(), "a look that fails at once");
-        *look.lock() = answer;
-        tick(200);
-        assert!(watch.silent().is_none(), "the target answers");
-    }
-}
-
 #[test]
 fn a_slow_target_answers_looks_and_is_waited_for() {
     let fixture = Fixture::new();
