@@ -16,6 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
+from test_documents import blocks
+
 # Debian has the daemons in /usr/sbin, which the search path of a user need not have.
 SEARCH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
@@ -61,9 +65,18 @@ PartitionName=urgent Nodes=ALL PriorityTier=2
 """
 
 
-def are_installed() -> bool:
+def _are_installed() -> bool:
     """Returns whether this machine has Slurm and MUNGE."""
     return all(shutil.which(program, path=SEARCH) for program in PROGRAMS)
+
+
+def program_of_ranks(given: dict[str, str], work: str) -> str:
+    """Returns the program for ranks in docs/groups.md with other words for some, and its work."""
+    text = blocks()["docs/groups.md", "import os"]
+    for old, new in given.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return f"import pathlib, sys, time\nimport numpy as np\n{text}{work}"
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -124,6 +137,12 @@ class Slurm:
     def state(self, job: str) -> str:
         """Returns the state of a job, such as `RUNNING`."""
         return self.job(job)["JobState"]
+
+    def until_over(self, job: str) -> str:
+        """Waits until a job is over; returns its state."""
+        over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
+        until(lambda: self.state(job) in over)
+        return self.state(job)
 
     def until_requeued(self, job: str) -> None:
         """Waits until a job waits for its next start."""
@@ -261,7 +280,10 @@ def _kill(pid: int) -> None:
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Slurm]:
-    """Runs a cluster, and leaves nothing running."""
+    """Runs a cluster, and leaves nothing running. Skips the test on a machine without Slurm."""
+    if not _are_installed():
+        assert "CI" not in os.environ, "CI needs slurmctld, slurmd, slurm-client and munge"
+        pytest.skip("this machine has no Slurm")
     # MUNGE refuses a folder that is closed to others, as those of pytest are.
     with tempfile.TemporaryDirectory(prefix="outlive-slurm-") as name:
         folder = Path(name)

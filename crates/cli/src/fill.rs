@@ -17,7 +17,8 @@ const SHOWN_MAX: usize = 20;
 pub fn fill(args: &RepairArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open_to_change(&args.pool, args.dry_run, reporter)?;
     reporter.busy("looking for what the slow tier lacks");
-    let options = FillOptions { bytes_per_s: args.rate, dry_run: args.dry_run, all: false };
+    let options =
+        FillOptions { bytes_per_s: args.rate, dry_run: args.dry_run, ..FillOptions::default() };
     let report = outlive_store::fill(&pool, options)?;
     reporter.finish();
     let failures = || {

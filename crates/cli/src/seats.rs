@@ -386,20 +386,11 @@ impl Shared {
         let mut refused: Option<Instant> = None;
         loop {
             reporter.busy("copying what the slow tier lacks");
-            let all = FillOptions { all: true, ..FillOptions::default() };
+            // Other nodes may leave at the same time, and fill, too.
+            let all = FillOptions { all: true, waits: true, ..FillOptions::default() };
             let filled = outlive_store::fill(&self.pool, all);
             reporter.finish();
-            let filled = match filled {
-                // Other nodes leave at the same time, and fill, too. Any other failure is told at once.
-                Err(error)
-                    if error.message().contains("is at work in this pool")
-                        && refused.get_or_insert_with(Instant::now).elapsed() < LEAVE_TIME =>
-                {
-                    thread::sleep(LOOK);
-                    continue;
-                }
-                filled => filled.map_err(|error| stays(error.message()))?,
-            };
+            let filled = filled.map_err(|error| stays(error.message()))?;
             if let Some((_, error)) = filled.failed.first() {
                 return Err(stays(error.message()));
             }

@@ -35,7 +35,7 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 /// busy machine needs as much at least.
 const GREETING_OF_MANY: Duration = Duration::from_secs(2);
 /// Longest wait for the end of a connection whose handshake has failed.
-const PARTING_MAX: Duration = Duration::from_millis(500);
+const PARTING_MAX: Duration = Duration::from_secs(1);
 /// Longest time for which a client may take nothing that is sent.
 const UNTAKEN_MAX_MS: u32 = 20_000;
 /// First bytes of a connection of HTTP/2 (RFC 9113, section 3.4).

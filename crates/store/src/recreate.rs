@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 64;
 /// lost, since another target or the slow tier is away. Errors of log and targets. No save may
 /// begin before this has succeeded.
 pub fn recreate_lost(pool: &Pool, most: Duration) -> Result<Option<LostCheckpoints>> {
-    pool.recreate_lost(most)?.map(|anew| settle(pool, anew)).transpose()
+    pool.recreate_lost(most)?.map(|anew| settle(pool, told(pool, anew))).transpose()
 }
 
 /// Gives up the hosts that have taken these seats of a pool, and records what is lost with them, as
@@ -43,7 +43,7 @@ pub fn recreate_lost(pool: &Pool, most: Duration) -> Result<Option<LostCheckpoin
 /// # Errors
 /// As [`recreate_lost`].
 pub fn vacate(pool: &Pool, seats: &BTreeSet<u32>) -> Result<Option<LostCheckpoints>> {
-    pool.vacate(seats)?.map(|anew| settle(pool, anew)).transpose()
+    pool.vacate(seats)?.map(|anew| settle(pool, told(pool, anew))).transpose()
 }
 
 /// Gives a seat back whose node still serves, unless a checkpoint needs what is there. `None` if it is
@@ -57,15 +57,20 @@ pub fn leave_seat(pool: &Pool, seat: u32) -> Result<Option<LostCheckpoints>> {
     if let Err(error) = call_back(pool) {
         return closed.reopen().and(Err(error));
     }
+    // Nothing is lost with it, so there is nothing to warn of.
     closed.vacate(&Uses)?.map(|anew| settle(pool, anew)).transpose()
+}
+
+/// Warns of the targets that were given up: the table is changed, even if the rest has to wait.
+fn told(pool: &Pool, anew: Recreated) -> Recreated {
+    for made in anew.made() {
+        pool.warn(made.clone());
+    }
+    anew
 }
 
 /// Records what is lost with the targets before these, and lets programs save again.
 fn settle(pool: &Pool, anew: Recreated) -> Result<LostCheckpoints> {
-    // The table is changed, even if the rest has to wait.
-    for made in anew.made() {
-        pool.warn(made.clone());
-    }
     let lost = record(&anew).map_err(|error| {
         // A later collector fences this one, and not the job of the program that waits.
         let error = match error.kind() {

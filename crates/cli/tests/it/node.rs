@@ -329,6 +329,13 @@ fn a_node_starts_on_a_full_disk_and_a_prune_frees_it() {
     check_files(&pool, "tree", &files, &dir.path().join("back"));
 }
 
+/// Returns the number of unfinished shards in a directory.
+fn unfinished(packs: &Path) -> usize {
+    let folders = fs::read_dir(packs).unwrap().map(|folder| folder.unwrap().path());
+    let files = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    files.filter(|file| file.as_ref().unwrap().path().extension().unwrap() == "part").count()
+}
+
 #[test]
 fn a_disk_that_gets_full_in_the_middle_of_a_shard_gives_the_space_back() {
     let dir = TempDir::new().unwrap();
@@ -343,8 +350,9 @@ fn a_disk_that_gets_full_in_the_middle_of_a_shard_gives_the_space_back() {
         let full = outlive(&["put", &pool, "large", text(&large)]);
         assert_eq!(full.code, 4, "{full:?}");
         assert!(full.err.contains("node://") && full.err.contains("No space left"), "{full:?}");
+        assert_eq!(unfinished(&disk.0.join("p/packs")), 0, "the command has given its shard back");
     }
-    // A gc deletes the packs that were whole; of the others nothing is left.
+    // A gc deletes the packs that were whole.
     done(&["gc", &pool]);
     fs::write(&large, noise(8, 40 << 20)).unwrap();
     done(&["put", &pool, "large", text(&large)]);

@@ -2,7 +2,7 @@
 
 use crate::access::{client, run, session, tls};
 use crate::certificates::certificates;
-use crate::support::{any_port, directory};
+use crate::support::{any_port, directory, serve};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use outlive_backend::BackendLocation;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -256,6 +256,21 @@ fn clients_without_a_request_that_is_let_in_are_closed() {
 }
 
 /// The kernel takes the connection, and no byte comes back.
+/// A reset would take the reason along. The client has sent more than the node reads.
+#[test]
+fn a_client_reads_why_its_handshake_has_failed() {
+    let dir = TempDir::new().unwrap();
+    certificates(dir.path(), &[("node", "2")]);
+    let served = serve(1, |options| options.tls = Some(tls(dir.path(), "node", true)));
+    let mut stream = TcpStream::connect(served.server.address()).unwrap();
+    stream.write_all(&[7; 64 << 10]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    // A record with a fatal alert (RFC 8446, section 6).
+    assert!(said.len() == 7 && said[0] == 21 && said[5] == 2, "{said:?}");
+}
+
 #[test]
 fn a_tls_client_gives_a_silent_node_up() {
     let silent = std::net::TcpListener::bind(any_port()).unwrap();

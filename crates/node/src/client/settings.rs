@@ -1,4 +1,4 @@
-//! Access to nodes: token and certificates, from variables.
+//! Access to nodes: token, certificates and the number of connections, from variables.
 
 use crate::client::lanes::CONNECTIONS;
 use outlive_types::{Error, Result};

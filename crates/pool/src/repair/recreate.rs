@@ -200,11 +200,7 @@ impl ClosedSeat {
     pub fn vacate(self, uses: &dyn PackUses) -> Result<Option<Recreated>> {
         let ClosedSeat { pool, table, alone, id } = self;
         match pool.needed_of(id, uses) {
-            Ok(None) => {
-                let vacated = pool.vacate_alone(table, alone, &BTreeSet::from([id]))?;
-                // Nothing is lost with it.
-                Ok(vacated.map(|vacated| Recreated { made: Vec::new(), ..vacated }))
-            }
+            Ok(None) => pool.vacate_alone(table, alone, &BTreeSet::from([id])),
             Ok(Some(why)) => reopen(&table, id).and(Err(Error::retry(why))),
             Err(error) => reopen(&table, id).and(Err(error)),
         }
@@ -229,8 +225,7 @@ impl Recreated {
         &self.pool
     }
 
-    /// Returns a message for each target that was replaced; none if another process has begun this,
-    /// or if a seat was given back.
+    /// Returns a message for each target that was replaced; none if another process has begun this.
     pub fn made(&self) -> &[String] {
         &self.made
     }

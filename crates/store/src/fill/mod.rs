@@ -29,6 +29,9 @@ pub struct FillOptions {
     pub dry_run: bool,
     /// Copy all checkpoints, and not only those that `[tiers]` chooses.
     pub all: bool,
+    /// Wait for another command that collects for about a minute, and not only as long as a program's
+    /// fill takes to give the lock back.
+    pub waits: bool,
 }
 
 /// Findings and work of a fill.
@@ -69,7 +72,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     let mut known: Option<FillSurvey> = None;
     let (mut met, mut outcomes) = (HashSet::<PackId>::new(), Vec::new());
     loop {
-        let lock = || match met.is_empty() {
+        let lock = || match met.is_empty() && !options.waits {
             true => lock_at_first(pool).map(Some),
             false => lock_filling(pool),
         };

@@ -100,15 +100,14 @@ fn paced(keep_fast: u64) -> TiersConfig {
     TiersConfig { bytes_per_s: 1, finish_s: 1 << 20, keep_fast, ..TiersConfig::default() }
 }
 
-/// Makes a call when a thread rests for its pace, instead of resting.
-struct Rests<'a>(Mutex<Box<dyn FnMut() + Send + 'a>>);
+/// Makes a call when a thread rests for longer than this, instead of resting.
+struct Rests<'a>(Duration, Mutex<Box<dyn FnMut() + Send + 'a>>);
 
 impl Scheduler for Rests<'_> {
     fn pause(&self, _: &str) {}
     fn sleep(&self, time: Duration) {
-        // Shorter rests let other programs have the lock.
-        if time > Duration::from_secs(1) {
-            (self.0.lock().unwrap())();
+        if time > self.0 {
+            (self.1.lock().unwrap())();
         }
     }
     fn wait(&self, _: usize) {
@@ -135,7 +134,9 @@ fn at_rests<T>(deed: impl FnMut(usize) + Send + 'static, work: impl FnOnce() -> 
         let (number, deed) = (*count, deed.clone());
         thread::spawn(move || (deed.lock().unwrap())(number)).join().unwrap();
     };
-    let done = scheduled(Arc::new(Rests(Mutex::new(Box::new(rest)))), work);
+    // Shorter rests let other programs have the lock.
+    let longer = Duration::from_secs(1);
+    let done = scheduled(Arc::new(Rests(longer, Mutex::new(Box::new(rest)))), work);
     let count = *count.lock().unwrap();
     (done, count)
 }
@@ -292,6 +293,35 @@ fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
         assert_eq!((report.degraded, rests), (copied, rested), "none behind the last pack");
         assert_eq!(fixture.packs(1), fixture.packs(0));
     }
+}
+
+/// Nodes that leave a pool at the same time all fill.
+#[test]
+fn a_fill_that_waits_outlasts_another_command() {
+    let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::with_locks());
+    let (_, log, _) = fixture.world.process_with(2);
+    let busy = Arc::new(Mutex::new(Some(log.lock_collecting().unwrap())));
+    let fill_until = |waits, ends: usize| {
+        let (holds, pauses) = (busy.clone(), Arc::new(Mutex::new(0)));
+        let counts = pauses.clone();
+        let pause = move || {
+            *counts.lock().unwrap() += 1;
+            if *counts.lock().unwrap() == ends {
+                drop(holds.lock().unwrap().take());
+            }
+        };
+        let rests = Rests(Duration::from_millis(400), Mutex::new(Box::new(pause)));
+        let options = FillOptions { waits, ..FillOptions::default() };
+        let filled = scheduled(Arc::new(rests), || fill(&pool, options));
+        (filled, *pauses.lock().unwrap())
+    };
+    let (refused, pauses) = fill_until(false, 1);
+    assert_eq!((refused.unwrap_err().kind(), pauses), (ErrorKind::Retry, 0));
+    let (refused, pauses) = fill_until(true, usize::MAX);
+    assert_eq!((refused.unwrap_err().kind(), pauses), (ErrorKind::Retry, 120), "a minute");
+    let (filled, pauses) = fill_until(true, 100);
+    assert_eq!((filled.unwrap().left, pauses), (0, 100));
+    assert_eq!(fixture.packs(1), fixture.packs(0));
 }
 
 /// Where the log has no locks, a killed program of another host may have left a claim.
